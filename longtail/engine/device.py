@@ -1,0 +1,49 @@
+"""Where the arithmetic happens and in which precision, decided once and printed."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from longtail.engine import dist
+from longtail.errors import LongtailError
+
+
+@dataclass(frozen=True)
+class Device:
+    torch: torch.device
+    dtype: torch.dtype  # of activations; weights stay float32
+    channels_last: bool
+
+    def autocast(self) -> AbstractContextManager:
+        return torch.autocast(self.torch.type, self.dtype, enabled=self.dtype != torch.float32)
+
+    @property
+    def memory_format(self) -> torch.memory_format:
+        return torch.channels_last if self.channels_last else torch.contiguous_format
+
+    def __str__(self) -> str:
+        layout = ", channels last" if self.channels_last else ""
+        return f"{self.torch.type}, {str(self.dtype).removeprefix('torch.')}{layout}"
+
+
+def choose(precision: str = "auto", device: str = "auto") -> Device:
+    """CUDA, then MPS, then CPU. bfloat16 where the processor has instructions for it, else float32."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    kind = torch.device(device)
+    if kind.type == "cuda":
+        kind = torch.device("cuda", dist.local_rank() if kind.index is None else kind.index)
+        torch.cuda.set_device(kind)
+    if precision not in ("auto", "float32", "bfloat16"):
+        raise LongtailError(f"precision is auto, float32 or bfloat16, not {precision!r}")
+    gains = precision == "bfloat16" or (precision == "auto" and _bfloat16_is_fast(kind))
+    return Device(kind, torch.bfloat16 if gains else torch.float32, channels_last=kind.type != "mps")
+
+
+def _bfloat16_is_fast(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())

@@ -1,0 +1,30 @@
+"""Balanced softmax (Ren et al., NeurIPS 2020): the class counts inside the softmax, on a linear head.
+
+    L = -log( n_y e^{z_y} / sum_c n_c e^{z_c} ),   z = w_c . x + b_c
+
+log n_c and log p_c differ by a constant, so this is logit adjustment (Menon et al., ICLR 2021) at tau = 1.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from longtail.likelihood.linear import Linear
+from longtail.methods.classifier import Classifier
+from longtail.methods.published import Published
+
+
+def balanced_softmax(counts: Sequence[int] | Tensor, dim: int, *, tau: float = 1.0) -> Classifier:
+    return Classifier(Linear(dim, len(counts)), counts, tau)
+
+
+METHOD = Published(
+    "balanced_softmax",
+    balanced_softmax,
+    paper="Ren et al., NeurIPS 2020",
+    likelihood="linear",
+    samples="one learned centre a class",
+    prior="tau * log p",
+    numerator="exact",
+    weight="-",
+)

@@ -1,0 +1,30 @@
+"""Plain cross-entropy on a linear head: the floor every table starts from.
+
+    L = -log softmax_c( w_c . x + b_c )[y]
+
+It learns the training set's class mix, which is then taken out of the answer (`log_mass - log_added = log p`).
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from longtail.likelihood.linear import Linear
+from longtail.methods.classifier import Classifier
+from longtail.methods.published import Published
+
+
+def cross_entropy(counts: Sequence[int] | Tensor, dim: int) -> Classifier:
+    return Classifier(Linear(dim, len(counts)), counts, tau=0.0)
+
+
+METHOD = Published(
+    "cross_entropy",
+    cross_entropy,
+    paper="(the floor)",
+    likelihood="linear",
+    samples="-",
+    prior="uniform",
+    numerator="exact",
+    weight="-",
+)

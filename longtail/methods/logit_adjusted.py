@@ -1,0 +1,32 @@
+"""Logit adjustment on a cosine head: the paper's L_cls, its ablation's "cross-entropy" row, and GML's teacher.
+
+    L = -log softmax_c( cos(x, m_c) / tau_s + tau log p_c )[y],   tau_s = 1/30, tau = 1
+
+The paper's baseline rows named "Balanced Softmax" use a linear head: see `balanced_softmax.py`.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from longtail.likelihood.cosine import Cosine
+from longtail.methods.classifier import Classifier
+from longtail.methods.published import Published
+
+
+def logit_adjusted(
+    counts: Sequence[int] | Tensor, dim: int, *, tau_s: float = 1 / 30, tau: float = 1.0
+) -> Classifier:
+    return Classifier(Cosine(dim, len(counts), tau_s), counts, tau)
+
+
+METHOD = Published(
+    "logit_adjusted",
+    logit_adjusted,
+    paper="Menon et al., ICLR 2021; Suh and Seo, ICML 2023 (L_cls)",
+    likelihood="cosine",
+    samples="one learned centre a class",
+    prior="tau * log p",
+    numerator="exact",
+    weight="-",
+)

@@ -1,0 +1,96 @@
+"""A backbone is any `nn.Module` from images to features [B, D] that says its width: `backbone.dim`."""
+
+from __future__ import annotations
+
+import difflib
+
+import torch
+from torch import Tensor, nn
+
+from longtail.errors import LongtailError
+from longtail.models.resnet_cifar import DEPTHS, CifarResNet
+
+CIFAR_RESNETS = {f"resnet{depth}": depth for depth in DEPTHS}  # timm has none of these depths, so the names are free
+
+
+class SmallConvNet(nn.Module):
+    """Three convolutions for the demo and for tests: [B, 3, H, W] -> [B, dim], trains in seconds on one core.
+
+    `norm=False` leaves out BatchNorm, so that one batch split over two processes gives the very same numbers.
+    """
+
+    def __init__(self, width: int = 32, norm: bool = True) -> None:
+        super().__init__()
+        self.dim = 2 * width
+        layers: list[nn.Module] = []
+        for width_in, width_out in ((3, width), (width, 2 * width), (2 * width, self.dim)):
+            layers += [nn.Conv2d(width_in, width_out, 3, padding=1, bias=not norm)]
+            layers += [nn.BatchNorm2d(width_out)] if norm else []
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images).mean(dim=(2, 3))
+
+
+class TimmBackbone(nn.Module):
+    """A timm model without its classifier; its weights keep timm's own names under `model.`."""
+
+    def __init__(self, name: str, pretrained: bool = False) -> None:
+        super().__init__()
+        import timm
+
+        self.model = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        self.dim = int(self.model.num_features)  # type: ignore[arg-type]
+        self.pretrained_cfg = dict(self.model.pretrained_cfg)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images)
+
+
+class Wrapped(nn.Module):
+    """Somebody's own module [B, 3, H, W] -> [B, D], its width measured once on a blank image."""
+
+    def __init__(self, module: nn.Module, image_size: int = 32) -> None:
+        super().__init__()
+        self.module = module
+        training = module.training
+        with torch.no_grad():
+            features = module.eval()(torch.zeros(1, 3, image_size, image_size))
+        module.train(training)
+        if not isinstance(features, Tensor) or features.ndim != 2:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise LongtailError(f"a backbone must return features [B, D], {type(module).__name__} returned {shape}")
+        self.dim = features.shape[1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.module(images)
+
+
+def build(name: str, *, pretrained: bool = False) -> nn.Module:
+    """A backbone by name: `small`, a CIFAR ResNet (`resnet20` ... `resnet110`), or any timm name."""
+    if name in ("small", "small_no_norm"):
+        return SmallConvNet(norm=name == "small")
+    if name in CIFAR_RESNETS:
+        if pretrained:
+            raise LongtailError(f"there are no pretrained weights for the CIFAR {name}; leave pretrained off")
+        return CifarResNet(CIFAR_RESNETS[name])
+    import timm
+
+    if not timm.is_model(name.split(".")[0]) and ":" not in name:
+        near = difflib.get_close_matches(name, ["small", *CIFAR_RESNETS, *timm.list_models()], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; `longtail list models` shows them"
+        raise LongtailError(f"there is no model named {name!r}{hint}")
+    try:
+        return TimmBackbone(name, pretrained)
+    except (OSError, RuntimeError) as error:
+        if not pretrained:
+            raise
+        raise LongtailError(
+            f"the pretrained weights of {name!r} cannot be fetched ({type(error).__name__}); "
+            "say --from-scratch, or give a file with --weights"
+        ) from None
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

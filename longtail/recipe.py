@@ -1,0 +1,143 @@
+"""What a run is, as data: frozen dataclasses, saved resolved with the run, enough to repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longtail.errors import LongtailError
+
+
+@dataclass(frozen=True)
+class Data:
+    source: str  # a benchmark's name, a folder, or a file: see docs/data.md
+    root: str | None = None  # where benchmarks are looked for; else the environment variable LONGTAIL_DATA
+    imbalance: float | None = None  # n_max / n_min of a generated tail; 1 is balanced
+    profile: str = "exp"  # exp, step or pareto
+    subset_seed: int = 0  # which images a tail keeps; 0 is the published subset. `seed` never moves it
+
+
+@dataclass(frozen=True)
+class Optim:
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    decay_norm_and_bias: bool = True  # as the authors do; temperatures are never decayed
+    schedule: str = "cosine"  # cosine or steps
+    steps_at: tuple[float, ...] = (0.8, 0.9)  # of the training, for schedule = steps
+    step_factor: float = 0.1
+    warmup_epochs: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training: a method by name and its settings, for how long, from which start."""
+
+    name: str = "train"
+    method: str = "logit_adjusted"
+    settings: dict[str, Any] = field(default_factory=dict)  # arguments of the method's objective
+    model: str = "resnet32"
+    pretrained: bool = False
+    weights: str | None = None  # a safetensors file for the backbone
+    epochs: int = 200
+    batch_size: int = 128  # in all: over ranks and accumulation steps
+    accumulate: int = 1
+    optim: Optim = field(default_factory=Optim)
+    sampler: str = "instance"
+    views: dict[str, str] = field(default_factory=dict)  # view -> augmentation; the rest take `augment`
+    augment: str = "weak"
+    trains: str = "all"  # all, or head: the backbone stays as it came
+    start_from: str = ""  # an earlier stage whose weights it starts with
+    keys: str = ""  # "momentum", an earlier stage (a frozen teacher), or that teacher's run folder
+    answers: bool = True  # False for an encoder without a head of its own
+
+
+@dataclass(frozen=True)
+class Recipe:
+    data: Data
+    stages: tuple[Stage, ...]
+    name: str = "custom"
+    seed: int = 0
+    precision: str = "auto"  # auto, float32 or bfloat16
+    evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
+    thresholds: tuple[int, int] | None = None  # many is above the second, few below the first; None: terciles
+
+
+def to_dict(recipe: Any) -> dict[str, Any]:
+    return dataclasses.asdict(recipe)
+
+
+def from_dict(values: dict[str, Any], where: str = "config") -> Recipe:
+    return _build(Recipe, values, where)
+
+
+def load(path: str | Path) -> Recipe:
+    """Read a recipe from JSON or YAML; a run's own `config.json` repeats it."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix in (".yaml", ".yml"):
+            import yaml
+
+            values = yaml.safe_load(text)
+        else:
+            values = json.loads(text)
+    except OSError as error:
+        raise LongtailError(f"cannot read the config {path}: {error.strerror}") from None
+    except Exception as error:  # each parser has exceptions of its own, a deeply nested file even a RecursionError
+        raise LongtailError(f"{path} is not valid {path.suffix.lstrip('.') or 'JSON'}: {str(error).splitlines()[0]}") from None
+    if isinstance(values, dict) and "recipe" in values:
+        values = values["recipe"]
+    return from_dict(values, str(path))
+
+
+def nearest(word: str, known: typing.Iterable[str]) -> str:
+    """'; did you mean "x"?' or the list of what there is."""
+    known = sorted(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+
+
+def _build(kind: Any, value: Any, where: str) -> Any:
+    """Plain data -> the annotated type, recursively. Unknown keys and wrong types are errors with a place."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise LongtailError(f"{where}: expected a table of settings, found {value!r}")
+        hints, fields = typing.get_type_hints(kind), {f.name: f for f in dataclasses.fields(kind)}
+        for key in value:
+            if key not in fields:
+                raise LongtailError(f"{where}: there is no setting {key!r}{nearest(str(key), fields)}")
+        for name, f in fields.items():
+            if name not in value and f.default is f.default_factory is dataclasses.MISSING:
+                raise LongtailError(f"{where}: {name!r} is missing")
+        return kind(**{key: _build(hints[key], item, f"{where}: {key}") for key, item in value.items()})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _build(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise LongtailError(f"{where}: expected a list, found {value!r}")
+        kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else list(arguments)
+        if len(kinds) != len(value):
+            raise LongtailError(f"{where}: expected {len(kinds)} values, found {len(value)}")
+        return tuple(_build(k, item, f"{where}[{i}]") for i, (k, item) in enumerate(zip(kinds, value, strict=True)))
+    if origin is dict or kind is dict:
+        if not isinstance(value, dict):
+            raise LongtailError(f"{where}: expected a table, found {value!r}")
+        return dict(value)
+    if kind is Any:
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise LongtailError(f"{where}: expected {kind.__name__}, found {value!r}")
+    return value

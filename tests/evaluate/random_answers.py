@@ -1,0 +1,20 @@
+"""Scores and labels for the tests of this folder, and their counters."""
+
+import torch
+
+from longtail.evaluate.counters import Counters
+
+
+def random_answers(n=700, num_classes=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(num_classes - 1, (n,), generator=generator)  # the last class is never tested
+    scores = 2 * torch.randn(n, num_classes, generator=generator)
+    scores[torch.arange(n), labels] += 1.5
+    return scores, labels
+
+
+def count(scores, labels, batch=64, **options):
+    counters = Counters(scores.shape[1], **options)
+    for start in range(0, len(labels), batch):
+        counters.update(scores[start : start + batch], labels[start : start + batch])
+    return counters

@@ -1,0 +1,188 @@
+"""The standard benchmarks by name: digits-lt, cifar10-lt, cifar100-lt. Anything else is a path to one's own images.
+
+CIFAR is found in whichever of its usual forms lies in the data root: the `cifar-*-python` folder of a torchvision
+download, the binary version, or parquet in the Hugging Face layout.
+"""
+
+import io
+import os
+import pickle
+import warnings
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longtail.data import sources, tails
+from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
+from longtail.errors import LongtailError
+
+BENCHMARKS = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}  # name -> imbalance when none is asked for
+
+DIGITS_TEST = 50  # test images a class
+
+# SHA-256 of the training labels in their original order: another order gives another subset than the published one.
+CIFAR_ORDER = {
+    10: "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
+    100: "8bf4935e7c77a3096270043c6f3b221b6ecb9c63d1a08608e9af66cff17e977a",
+}
+
+
+def data_root(root: str | Path | None) -> Path:
+    """Where data lies: as asked, else $LONGTAIL_DATA, else ./data."""
+    return Path(root or os.environ.get("LONGTAIL_DATA") or "data")
+
+
+def load(
+    source: str | Path,
+    *,
+    root: str | Path | None = None,
+    imbalance: float | None = None,
+    profile: str = "exp",
+    subset_seed: int = 0,
+) -> ImageTable:
+    """A benchmark by name, or one's own data by path; with `imbalance`, its training split is cut to a tail.
+
+    A benchmark without `imbalance` has its usual one, and imbalance 1 leaves it balanced.
+    """
+    if source in BENCHMARKS:
+        imbalance = imbalance or BENCHMARKS[str(source)]
+        table = digits() if source == "digits-lt" else cifar(10 if source == "cifar10-lt" else 100, data_root(root))
+        return in_memory(tails.cut(table, imbalance, profile, subset_seed))
+    table = sources.load(source)
+    return table if imbalance is None else tails.cut(table, imbalance, profile, subset_seed)
+
+
+def digits() -> ImageTable:
+    """scikit-learn's 1,797 handwritten digits as 16 x 16 RGB; 50 drawn from each class are the test."""
+    from sklearn.datasets import load_digits
+
+    values, labels = load_digits(return_X_y=True)  # [N, 64] in 0..16
+    labels = labels.astype(np.int32)
+    grey = (values.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8).repeat(2, axis=1).repeat(2, axis=2)
+    split = np.full(len(labels), SPLITS.index("train"), np.uint8)
+    split[tails.subset(labels, np.full(10, DIGITS_TEST))] = SPLITS.index("test")
+    pixels = np.stack([grey] * 3, axis=-1)
+    return ImageTable(tuple(str(d) for d in range(10)), labels, split, PixelStore(pixels, "digit"), name="digits-lt")
+
+
+def cifar(num_classes: int, root: Path) -> ImageTable:
+    """All of CIFAR-10 or CIFAR-100, 50,000 training and 10,000 test images."""
+    python, binary, parquet = (
+        ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10")
+        if num_classes == 10
+        else ("cifar-100-python", "cifar-100-binary", "cifar100")
+    )
+    name = f"cifar{num_classes}-lt"
+    if (folder := _folder(root, python)) and (folder / _PYTHON_FILES[num_classes]["train"][0]).exists():
+        table = _from_python(folder, num_classes, name)
+    elif (folder := _folder(root, binary)) and (folder / _BINARY_FILES[num_classes]["train"][0]).exists():
+        table = _from_binary(folder, num_classes, name)
+    elif (folder := _folder(root, parquet)) and any(folder.glob("train*.parquet")):
+        table = sources.load_parquet(folder, name=name)
+    else:
+        raise LongtailError(
+            f"CIFAR-{num_classes} is not in {root.absolute()}: put the folder {python} (torchvision's download), "
+            f"{binary} or {parquet} (train and test as parquet) there, or name its place with --data-root or "
+            f"LONGTAIL_DATA."
+        )
+    sizes = len(table.rows("train")), len(table.rows("test"))
+    if sizes != (50_000, 10_000):
+        raise LongtailError(
+            f"{folder} has {sizes[0]:,} training and {sizes[1]:,} test images, not 50,000 and 10,000: fetch it again."
+        )
+    order = sha256(table.labels[table.rows("train")].astype("<i8").tobytes()).hexdigest()
+    if order != CIFAR_ORDER[num_classes]:
+        warnings.warn(
+            f"The training images in {folder} are not in their original order: a subset is not the published one.",
+            stacklevel=2,
+        )
+    return table
+
+
+def _folder(root: Path, name: str) -> Path | None:
+    return next((folder for folder in (root / name, root) if folder.name == name and folder.is_dir()), None)
+
+
+# --- the original files: each image is 3 x 32 x 32 bytes, channels first ---
+
+_PYTHON_FILES = {
+    10: {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"], "meta": ["batches.meta"]},
+    100: {"train": ["train"], "test": ["test"], "meta": ["meta"]},
+}
+_BINARY_FILES = {
+    10: {
+        "train": [f"data_batch_{i}.bin" for i in range(1, 6)],
+        "test": ["test_batch.bin"],
+        "meta": ["batches.meta.txt"],
+    },
+    100: {"train": ["train.bin"], "test": ["test.bin"], "meta": ["fine_label_names.txt"]},
+}
+
+
+def _from_python(folder: Path, num_classes: int, name: str) -> ImageTable:
+    labels_key, names_key = (b"labels", b"label_names") if num_classes == 10 else (b"fine_labels", b"fine_label_names")
+    files = _PYTHON_FILES[num_classes]
+    parts = {split: [unpickle(folder / file) for file in files[split]] for split in ("train", "test")}
+    classes = [c.decode() for c in unpickle(folder / files["meta"][0])[names_key]]
+    return _cifar_table(
+        classes,
+        {split: np.concatenate([part[labels_key] for part in batches]) for split, batches in parts.items()},
+        {split: np.concatenate([part[b"data"] for part in batches]) for split, batches in parts.items()},
+        name,
+    )
+
+
+def _from_binary(folder: Path, num_classes: int, name: str) -> ImageTable:
+    files = _BINARY_FILES[num_classes]
+    heading = 1 if num_classes == 10 else 2  # CIFAR-100 has the coarse label before the fine one
+    rows = {
+        split: np.concatenate(
+            [np.fromfile(folder / file, np.uint8).reshape(-1, heading + 3072) for file in files[split]]
+        )
+        for split in ("train", "test")
+    }
+    classes = (folder / files["meta"][0]).read_text().split()
+    return _cifar_table(
+        classes,
+        {split: part[:, heading - 1] for split, part in rows.items()},
+        {split: part[:, heading:] for split, part in rows.items()},
+        name,
+    )
+
+
+def _cifar_table(
+    classes: list[str], labels: dict[str, np.ndarray], data: dict[str, np.ndarray], name: str
+) -> ImageTable:
+    pixels = np.concatenate([data["train"], data["test"]]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    split = np.repeat([SPLITS.index("train"), SPLITS.index("test")], [len(data["train"]), len(data["test"])])
+    return ImageTable(
+        tuple(classes),
+        np.concatenate([labels["train"], labels["test"]]).astype(np.int32),
+        split.astype(np.uint8),
+        PixelStore(np.ascontiguousarray(pixels), name),
+        name=name,
+    )
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Containers, bytes and NumPy arrays. Any other call a pickle makes is refused: the file came from the internet."""
+
+    ALLOWED = frozenset(
+        [(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")]
+        + [(f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")]
+        + [("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")]
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
+        return super().find_class(module, name)
+
+
+def unpickle(path: Path) -> dict[bytes, Any]:
+    try:
+        return _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+    except (pickle.UnpicklingError, EOFError, OSError) as error:
+        raise LongtailError(f"{path} is not the file it should be ({error}): fetch it again.") from error

@@ -1,0 +1,187 @@
+"""The one form all data takes: rows of (image reference, class, split, group) and an explicit class list.
+
+Everything is a column: a table of a million rows costs its paths and some 13 bytes a row. Class order comes from the
+class list, never from the labels that happen to be present: a class without images shifts nothing.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from longtail.data.decode import BadImage, decode
+from longtail.errors import LongtailError
+
+SPLITS = ("train", "val", "test")
+
+
+class ImageStore(Protocol):
+    """Where the pixels are. Index i is the row of the table the store belongs to."""
+
+    def __len__(self) -> int: ...
+
+    def decode(self, i: int) -> np.ndarray:
+        """uint8 [H, W, 3]; raises BadImage."""
+        ...
+
+    def content(self, i: int) -> bytes:
+        """The bytes that make the image what it is, whatever its row or name: hashed to split and to find copies."""
+        ...
+
+    def name(self, i: int) -> str:
+        """What messages call it."""
+        ...
+
+    def take(self, rows: np.ndarray) -> "ImageStore": ...
+
+
+class PixelStore:
+    """Decoded images of one size, in memory."""
+
+    def __init__(self, pixels: np.ndarray, name: str):
+        assert pixels.shape[3:] == (3,), pixels.shape
+        assert pixels.dtype == np.uint8, pixels.dtype
+        self.pixels = pixels  # [N, H, W, 3]
+        self._name = name
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def decode(self, i: int) -> np.ndarray:
+        return self.pixels[i]
+
+    def content(self, i: int) -> bytes:
+        return self.pixels[i].tobytes()
+
+    def name(self, i: int) -> str:
+        return f"{self._name} image {i}"
+
+    def take(self, rows: np.ndarray) -> "PixelStore":
+        return PixelStore(self.pixels[rows], self._name)
+
+
+class FileStore:
+    """Files under one root. Paths are relative to it, with forward slashes."""
+
+    def __init__(self, root: Path, paths: pa.Array):
+        self.root = Path(root)
+        self.paths = paths  # one arrow array of strings: 4 bytes a row beyond the text
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def decode(self, i: int) -> np.ndarray:
+        return decode(self.content(i), self.name(i))
+
+    def content(self, i: int) -> bytes:
+        try:
+            return (self.root / self.name(i)).read_bytes()
+        except OSError as error:
+            raise BadImage(f"{self.root / self.name(i)} cannot be read ({error.strerror}).") from error
+
+    def name(self, i: int) -> str:
+        return self.paths[i].as_py()
+
+    def take(self, rows: np.ndarray) -> "FileStore":
+        return FileStore(self.root, self.paths.take(pa.array(rows)))
+
+
+class BytesStore:
+    """Encoded images in arrow columns, in memory or memory-mapped. Taking rows moves no image."""
+
+    def __init__(self, encoded: pa.ChunkedArray, names: pa.ChunkedArray, rows: np.ndarray | None = None):
+        self.encoded, self.names = encoded, names
+        self.rows = np.arange(len(encoded)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def decode(self, i: int) -> np.ndarray:
+        return decode(self.content(i), self.name(i))
+
+    def content(self, i: int) -> bytes:
+        encoded = self.encoded[int(self.rows[i])].as_py()
+        if encoded is None:
+            raise BadImage(f"{self.name(i)} has no image bytes.")
+        return encoded
+
+    def name(self, i: int) -> str:
+        row = int(self.rows[i])
+        return self.names[row].as_py() or f"row {row}"
+
+    def take(self, rows: np.ndarray) -> "BytesStore":
+        return BytesStore(self.encoded, self.names, self.rows[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTable:
+    """A row's number is its sample's id."""
+
+    classes: tuple[str, ...]
+    labels: np.ndarray  # int32 [N], index into classes
+    split: np.ndarray  # uint8 [N], index into SPLITS
+    images: ImageStore
+    groups: np.ndarray | None = None  # int32 [N]: rows of one group belong on one side of a split
+    name: str = "data"
+
+    def __post_init__(self):
+        assert len(self.labels) == len(self.split) == len(self.images)
+        assert (self.labels.dtype, self.split.dtype) == (np.int32, np.uint8)
+        assert self.groups is None or (self.groups.dtype == np.int32 and len(self.groups) == len(self.labels))
+        assert len(self.labels) == 0 or 0 <= self.labels.min() <= self.labels.max() < self.num_classes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def rows(self, split: str) -> np.ndarray:
+        return np.flatnonzero(self.split == SPLITS.index(split))
+
+    def counts(self, split: str = "train") -> np.ndarray:
+        """Images a class, int64 [C]; 0 where a class has none."""
+        return np.bincount(self.labels[self.rows(split)], minlength=self.num_classes)
+
+    def take(self, rows: np.ndarray) -> "ImageTable":
+        groups = None if self.groups is None else self.groups[rows]
+        return replace(
+            self, labels=self.labels[rows], split=self.split[rows], images=self.images.take(rows), groups=groups
+        )
+
+    def summary(self) -> str:
+        sizes = ", ".join(f"{len(self.rows(split)):,} {split}" for split in SPLITS if len(self.rows(split)))
+        counts = self.counts()
+        present = counts[counts > 0]
+        lines = [f"{self.name}: {self.num_classes:,} classes, {sizes or 'no images'}"]
+        if len(present):
+            lines.append(
+                f"training images a class: largest {present.max():,}, smallest {present.min():,}, "
+                f"imbalance {present.max() / present.min():.3g}x"
+            )
+        for split in ("train", "test"):
+            missing = np.flatnonzero(self.counts(split) == 0)
+            if len(missing) and len(self.rows(split)):
+                some = ", ".join(self.classes[c] for c in missing[:5]) + (", ..." if len(missing) > 5 else "")
+                lines.append(f"no {split} image of {len(missing):,} classes: {some}")
+        return "\n".join(lines)
+
+
+def in_memory(table: ImageTable) -> ImageTable:
+    """Decode a table of equally large images once, into a PixelStore."""
+    if isinstance(table.images, PixelStore):
+        return table
+    first = table.images.decode(0)
+    pixels = np.empty((len(table), *first.shape), np.uint8)
+    for i in range(len(table)):
+        image = table.images.decode(i)
+        if image.shape != first.shape:
+            raise LongtailError(
+                f"{table.images.name(i)} is {image.shape[1]} x {image.shape[0]} but {table.images.name(0)} is "
+                f"{first.shape[1]} x {first.shape[0]}: images kept in memory must be of one size."
+            )
+        pixels[i] = image
+    return replace(table, images=PixelStore(pixels, table.name))

@@ -1,0 +1,50 @@
+"""A set of rows sorted by class: where each class's rows lie, and reductions over them without a one-hot matrix.
+
+A bank of contrasts has this layout and a mixture likelihood reduces over it, so it belongs to neither. Matrices are
+[K, B], rows first: a class is then a block of contiguous memory, and a reduction adds whole rows.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LOWEST = -1e30  # "nothing here" among scores: finite, so that differences of it are 0 and never NaN
+
+
+class Segments(NamedTuple):
+    """Class c owns rows offsets[c] to offsets[c + 1]; a class may own none."""
+
+    offsets: Tensor  # [C + 1] int64
+    class_of_row: Tensor  # [K] int64, non-decreasing
+    longest: int  # rows of the largest class, known on the host so that no step waits for the device
+
+    @classmethod
+    def of(cls, lengths_c: Tensor) -> "Segments":
+        offsets = torch.cat([lengths_c.new_zeros(1), lengths_c.cumsum(0)])
+        classes = torch.arange(len(lengths_c), device=lengths_c.device)
+        return cls(offsets, classes.repeat_interleave(lengths_c), int(lengths_c.max()))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.offsets) - 1
+
+    def maxima(self, x_kb: Tensor) -> Tensor:
+        """[C, B]: the largest entry of each class; LOWEST for a class without rows."""
+        if x_kb.is_cuda:
+            return torch.segment_reduce(x_kb, "max", offsets=self.offsets, axis=0, unsafe=True, initial=LOWEST)
+        lowest = x_kb.new_full((self.num_classes, x_kb.shape[1]), LOWEST)
+        return lowest.scatter_reduce_(0, self.class_of_row[:, None].expand_as(x_kb), x_kb, "amax")
+
+    def sums(self, x_kb: Tensor) -> Tensor:
+        """[C, B]: the sum over each class; 0 for a class without rows.
+
+        index_add_ is atomic on CUDA: it rounds differently from run to run. segment_reduce is slow on CPU, not on MPS.
+        """
+        if x_kb.is_cuda:
+            return torch.segment_reduce(x_kb, "sum", offsets=self.offsets, axis=0, unsafe=True)
+        return x_kb.new_zeros((self.num_classes, x_kb.shape[1])).index_add_(0, self.class_of_row, x_kb)
+
+    def expand(self, x_cb: Tensor) -> Tensor:
+        """[K, B]: every row gets its class's entry."""
+        return x_cb.index_select(0, self.class_of_row)

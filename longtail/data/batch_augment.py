@@ -29,7 +29,7 @@ class View:
 
 
 def shift_flip(images: Tensor, u: Tensor) -> Tensor:
-    """Random crop after padding with black by an eighth of the side (4 at 32 pixels); u [B, 2], or [B, 3] to flip too."""
+    """Random crop after padding with black by an eighth of the side (4 at 32 pixels); u [B, 2], [B, 3] to flip too."""
     size = images.shape[2:]
     pad = [side // 8 for side in size]
     u = u.to(images.device, non_blocking=True)

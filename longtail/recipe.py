@@ -67,7 +67,7 @@ class Recipe:
     seed: int = 0
     precision: str = "auto"  # auto, float32 or bfloat16
     evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
-    thresholds: tuple[int, int] | None = None  # many is above the second, few below the first; None: terciles
+    groups: str = "terciles"  # many, medium, few: terciles of one's own classes, or the benchmarks' threshold
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.contrast.bank import Bank
+from longtail.errors import LongtailError
 from longtail.likelihood.cosine import Cosine
 from longtail.likelihood.mixture import mixture_loglik, mixture_loglik_excluding_own
 from longtail.losses.kd import distillation
@@ -79,7 +80,8 @@ class GML(nn.Module):
         kd_temperature: float = 4.0,
     ) -> None:
         super().__init__()
-        assert bank in ("ring", "full"), bank
+        if bank not in ("ring", "full"):
+            raise LongtailError(f"bank is ring or full, not {bank!r}")
         key_dim, hidden, embed = key_dim or dim, hidden or dim, embed or dim // 2
         self.likelihood = Cosine(dim, len(counts), tau_s)
         self.embed_query = Projection(dim, hidden, embed)
@@ -134,13 +136,14 @@ class GML(nn.Module):
         assert self.bank is not None
         bank, tau = self.bank, self.log_tau.exp()
         query_bd = self.embed_query(query)
-        keys_kd = self.embed_key(bank.features, None if bank.full else bank.filled)
+        filled_k = bank.mask  # slots not yet filled are left out, where the authors' code has noise
+        keys_kd = self.embed_key(bank.features, filled_k)
         if not self.log_tau.requires_grad:
-            loglik_bc = mixture_loglik(query_bd, keys_kd, bank.segments, tau, bank.filled)
+            loglik_bc = mixture_loglik(query_bd, keys_kd, bank.segments, tau, filled_k)
             gml_b = self._classify(loglik_bc, labels)
             return gml_b, {"gml": gml_b.detach().mean()}
         loglik_bc, others_bc, valid_b = mixture_loglik_excluding_own(
-            query_bd, keys_kd, bank.segments, tau, labels, ids, bank.ids, bank.filled
+            query_bd, keys_kd, bank.segments, tau, labels, ids, bank.ids, filled_k
         )
         gml_b = self._classify(loglik_bc, labels)
         tau_b = torch.where(valid_b, self._classify(others_bc, labels), 0.0)
@@ -157,9 +160,8 @@ class GML(nn.Module):
     def kernel_loglik(self, features: Tensor) -> Tensor:
         """The second answer: the mixture over the bank, prior-free, [B, C]."""
         assert self.bank is not None, "the bank is empty: fill it, or train a step first"
-        keys_kd = self.embed_key(self.bank.features)
-        return mixture_loglik(self.embed_query(features), keys_kd, self.bank.segments, self.log_tau.exp(), self.bank.filled)
-
+        bank, keys_kd = self.bank, self.embed_key(self.bank.features)
+        return mixture_loglik(self.embed_query(features), keys_kd, bank.segments, self.log_tau.exp(), bank.mask)
 
 
 def stages(base: Stage) -> tuple[Stage, ...]:

@@ -1,0 +1,61 @@
+"""Fail in the first ten seconds: a step, an evaluation batch and a checkpoint round trip before epoch 1.
+
+All of it happens on a copy and under a forked generator, so that it leaves weights, batch statistics, bank and random
+state exactly as they were.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from longtail.data.loader import MemoryLoader as Loader
+from longtail.engine import checkpoint
+from longtail.engine.device import Device
+from longtail.engine.loop import set_training_mode, split
+from longtail.engine.optim import build_optimiser
+from longtail.errors import LongtailError
+from longtail.methods.method import Method
+from longtail.recipe import Stage
+
+
+def preflight(stage: Stage, method: Method, loader: Loader, test: Loader, device: Device, folder: Path) -> float:
+    """Seconds it took. Runs alone on every rank: nothing here talks to another."""
+    started = time.monotonic()
+    with torch.random.fork_rng():
+        trial = copy.deepcopy(method, _shared(method))
+        trial.exchange = lambda *tensors: tensors
+        set_training_mode(trial, stage)
+        optimiser = build_optimiser(trial, stage.optim)
+        part = next(split(next(iter(loader.epoch(0))), stage.accumulate))
+        with device.autocast():
+            losses = trial(part)
+        loss = losses.per_sample.mean()
+        if not loss.isfinite():
+            values = ", ".join(f"{name} {value.item():.3g}" for name, value in losses.parts.items())
+            raise LongtailError(
+                f"the loss of the first batch is {loss.item()} ({values}): "
+                "look for constant or empty images, or lower the learning rate"
+            )
+        loss.backward()
+        optimiser.step()
+        trial.eval()
+        with torch.no_grad(), device.autocast():
+            scores_bc = trial.scores(next(iter(test.epoch(0))).views[0])
+        if scores_bc.isnan().any():
+            raise LongtailError("the scores of the first evaluation batch are not numbers; look at its images")
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".preflight-") as temporary:
+            state = {"method": trial.resume_state(), "optimiser": optimiser.state_dict()}
+            checkpoint.save(Path(temporary), state, step=0)
+            assert checkpoint.load(Path(temporary)) is not None
+    return time.monotonic() - started
+
+
+def _shared(method: Method) -> dict[int, object]:
+    """A frozen teacher cannot change, so the copy uses the same one."""
+    frozen = method.key_encoder is not None and not method.key_encoder.momentum
+    return {id(method.key_encoder): method.key_encoder} if frozen else {}

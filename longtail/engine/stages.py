@@ -1,0 +1,275 @@
+"""A recipe becomes a run folder: stage after stage, each trained, answered and saved, in one command.
+
+The last stage owns the run folder; an earlier one has a folder in it under its own name. A stage that later ones only
+read (a teacher) is also kept in a cache, under the hash of everything it depends on, and reused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from longtail import __version__
+from longtail.contrast.momentum import MomentumEncoder
+from longtail.data import benchmarks
+from longtail.data.samplers import class_shares
+from longtail.data.table import ImageTable
+from longtail.engine import dist, trained
+from longtail.engine.device import Device
+from longtail.engine.inputs import Inputs
+from longtail.engine.loop import duration, train
+from longtail.engine.preflight import preflight
+from longtail.errors import LongtailError
+from longtail.evaluate.counters import Counters
+from longtail.evaluate.groups import Groups, by_terciles, by_threshold
+from longtail.evaluate.metrics import Summary, summarise
+from longtail.evaluate.per_class import PerClass, write_csv
+from longtail.methods import build_objective, find
+from longtail.methods.method import Method
+from longtail.models import backbone as backbones
+from longtail.models.teacher import Teacher
+from longtail.prior import log_prior
+from longtail.recipe import Data, Recipe, Stage, to_dict
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What is known of a finished stage; `result.json` in its folder."""
+
+    stage: str
+    method: str
+    model: str
+    parameters: int
+    epochs: int
+    hours: float
+    summary: Summary  # of the last epoch, answered as trained
+    reused: bool = False
+
+
+def load_data(data: Data) -> ImageTable:
+    return benchmarks.load(
+        data.source, root=data.root, imbalance=data.imbalance, profile=data.profile, subset_seed=data.subset_seed
+    )
+
+
+def run(
+    recipe: Recipe,
+    table: ImageTable,
+    out: Path,
+    device: Device,
+    *,
+    say: Say = print,
+    stop_requested: Callable[[], int | None] = lambda: None,
+    use_cache: bool = True,
+) -> list[Finished]:
+    """Train every stage that is not finished yet; the answering one is last."""
+    inputs = Inputs(table, recipe.data.source, device, recipe.seed)
+    finished = []
+    for number, stage in enumerate(recipe.stages):
+        folder = out if number == len(recipe.stages) - 1 else out / stage.name
+        folder.mkdir(parents=True, exist_ok=True)
+        key = _cache_key(recipe, number, table)
+        if (done := _read_result(folder)) is None and use_cache and _is_teacher(recipe, stage):
+            done = _take_from_cache(key, folder)
+            if done is not None:
+                say(f"{stage.name}: taken from the cache ({key[:12]})")
+        if done is None:
+            say(f"{stage.name}: {describe(stage)}")
+            done = _train_stage(recipe, stage, inputs, out, folder, say, stop_requested)
+            if use_cache and _is_teacher(recipe, stage) and dist.is_main():
+                _put_into_cache(key, folder)
+        finished.append(done)
+    return finished
+
+
+def forget(folder: Path) -> None:
+    """Remove what an earlier run left in a folder, so that a run starts from nothing."""
+    for name in ("result.json", "metrics.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "state", ignore_errors=True)
+
+
+def _train_stage(
+    recipe: Recipe, stage: Stage, inputs: Inputs, out: Path, folder: Path, say: Say, stop_requested
+) -> Finished:
+    table, device = inputs.table, inputs.device
+    torch.manual_seed(recipe.seed)
+    method = build_method(stage, table, out)
+    method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
+    loader, test = inputs.train(stage, method.views), inputs.plain("test")
+    groups = groups_of(recipe, table)
+
+    def evaluate(method: Method) -> Summary:
+        return summarise(count(method, test, device), table.counts(), lambda counts: groups)
+
+    seconds = preflight(stage, method, loader, test, device, folder)
+    say(f"preflight ok (one step, one evaluation batch, one checkpoint round trip) {seconds:.1f} s")
+    with torch.no_grad(), device.autocast():
+        method.eval().prepare(inputs.plain("train").epoch(0))
+    train(
+        stage,
+        method,
+        loader,
+        device,
+        folder,
+        seed=recipe.seed,
+        evaluate=evaluate,
+        evaluate_every=recipe.evaluate_every,
+        say=say,
+        stop_requested=stop_requested,
+    )
+    table_of_classes = count(method, test, device)
+    result = Finished(
+        stage.name,
+        stage.method,
+        stage.model,
+        parameters=backbones.count_parameters(method.backbone) + backbones.count_parameters(method.objective.likelihood),  # type: ignore[arg-type]
+        epochs=stage.epochs,
+        hours=sum(row["seconds"] for row in _read_metrics(folder)) / 3600,
+        summary=summarise(table_of_classes, table.counts(), lambda counts: groups),
+    )
+    if dist.is_main():
+        write_csv(folder / "per_class.csv", table_of_classes, table.classes, table.counts(), groups)
+        card = {
+            "classes": list(table.classes),
+            "counts": table.counts().tolist(),
+            "mean": inputs.mean,
+            "std": inputs.std,
+            "image_size": list(inputs.pixels.shape[2:]),
+        }
+        trained.save(folder, method, stage, card)
+        _write_json(folder / "result.json", result.__dict__)
+        shutil.rmtree(folder / "state", ignore_errors=True)  # the run is over: nothing is left to resume
+    dist.barrier()
+    return result
+
+
+def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:
+    """Backbone, key encoder and objective of a stage, with the weights it starts from."""
+    find(stage.method)
+    counts = table.counts()
+    if (counts == 0).all():
+        raise LongtailError(f"{table.name} has no training images")
+    backbone = backbones.build(stage.model, pretrained=stage.pretrained and not stage.weights)
+    if stage.weights:
+        trained.load_backbone(backbone, stage.weights)
+    teacher = None
+    if stage.keys and stage.keys != "momentum":
+        folder = out / stage.keys if (out / stage.keys / "model.json").exists() else Path(stage.keys)
+        model = trained.load(folder)
+        trained.same_classes(table.classes, model.classes, folder)
+        teacher = Teacher(model.method.backbone, model.method.objective.likelihood)  # type: ignore[arg-type]
+    dim: int = backbone.dim  # type: ignore[assignment]
+    objective = build_objective(stage.method, counts, dim, stage.settings, teacher.dim if teacher else dim)
+    if stage.sampler != "instance":
+        shares = class_shares(stage.sampler, counts, stage.epochs - 1, stage.epochs)
+        objective.log_mass.copy_(log_prior(shares))  # type: ignore[operator]
+    if stage.start_from:
+        earlier = trained.load(out / stage.start_from if (out / stage.start_from).exists() else Path(stage.start_from))
+        backbone.load_state_dict(earlier.method.backbone.state_dict())
+    if stage.trains == "head":
+        backbone.requires_grad_(False)
+    momentum = MomentumEncoder(backbone, objective.likelihood) if stage.keys == "momentum" else None  # type: ignore[arg-type]
+    return Method(backbone, objective, teacher or momentum)
+
+
+@torch.no_grad()
+def count(method: nn.Module, loader, device: Device) -> PerClass:
+    """Answer every image of a loader as trained, and count. Each rank answers its share."""
+    was_training = method.training
+    method.eval()
+    counters = Counters(len(method.objective.log_mass), device=device.torch)  # type: ignore[union-attr, arg-type]
+    for batch in loader.epoch(0):
+        with device.autocast():
+            scores_bc = method.scores(batch.views[0])  # type: ignore[operator]
+        counters.update(scores_bc, batch.labels)
+    dist.sum_over_ranks(counters.state)
+    method.train(was_training)
+    return counters.per_class()
+
+
+def groups_of(recipe: Recipe, table: ImageTable) -> Groups:
+    return (by_threshold if recipe.groups == "threshold" else by_terciles)(table.counts())
+
+
+def describe(stage: Stage) -> str:
+    """The stage in a line, with its row of the method table."""
+    row = find(stage.method)
+    keys = f", keys from {stage.keys}" if stage.keys else ""
+    return (
+        f"{stage.method} on {stage.model}, {stage.epochs} epochs, batch {stage.batch_size}{keys}\n"
+        f"  likelihood {row.likelihood} | samples {row.samples} | prior {row.prior} | numerator {row.numerator}"
+    )
+
+
+# ---- the cache of teachers ----------------------------------------------------------------------------------------
+
+
+def _is_teacher(recipe: Recipe, stage: Stage) -> bool:
+    return any(other.keys == stage.name for other in recipe.stages)
+
+
+def _cache_key(recipe: Recipe, number: int, table: ImageTable) -> str:
+    """A hash of what a stage's result depends on: the images, all stages up to it, seed, precision, version."""
+    train_rows = table.rows("train")
+    digest = hashlib.sha256()
+    for part in (table.labels[train_rows].tobytes(), "\0".join(table.classes).encode()):
+        digest.update(part)
+    for row in train_rows:
+        digest.update(table.images.content(int(row)))
+    stages = [replace(stage, name=str(i)) for i, stage in enumerate(recipe.stages[: number + 1])]
+    values = [to_dict(stage) for stage in stages]
+    digest.update(json.dumps([values, recipe.seed, recipe.precision, __version__], sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _cache_folder(key: str) -> Path:
+    root = os.environ.get("LONGTAIL_CACHE") or Path.home() / ".cache" / "longtail"
+    return Path(root) / "teachers" / key[:32]
+
+
+def _put_into_cache(key: str, folder: Path) -> None:
+    target = _cache_folder(key)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.copytree(folder, temporary)
+    try:
+        temporary.rename(target)
+    except OSError:  # another run has finished the same teacher meanwhile
+        shutil.rmtree(temporary)
+
+
+def _take_from_cache(key: str, folder: Path) -> Finished | None:
+    source = _cache_folder(key)
+    if not (source / "result.json").exists():
+        return None
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    result = _read_result(folder)
+    assert result is not None
+    return replace(result, reused=True)
+
+
+def _read_result(folder: Path) -> Finished | None:
+    path = folder / "result.json"
+    return Finished(**json.loads(path.read_text())) if path.exists() else None
+
+
+def _read_metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def _write_json(path: Path, value: Any) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,93 @@
+"""Few dials in, a whole recipe out: what was not said is derived from the data, and the reasons are printed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from longtail.methods import find, settings_of
+from longtail.recipe import Data, Optim, Recipe, Stage
+
+
+def derive(
+    data: Data,
+    counts: np.ndarray,
+    image_size: int | None,
+    *,
+    method: str = "gml",
+    model: str | None = None,
+    teacher: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    augment: str | None = None,
+    pretrained: bool = True,
+    seed: int = 0,
+    precision: str = "auto",
+) -> tuple[Recipe, list[str]]:
+    """`image_size` is None for images on disk, whose sizes differ. `teacher` is a model's name or a run folder."""
+    images, why = int(counts.sum()), []
+    small = image_size is not None and image_size <= 64
+    published = find(method)
+    if model is None:
+        model = ("resnet32" if image_size == 32 else "small") if small else "resnet18" if images < 20_000 else "resnet50"
+        why.append(f"model {model}: {images:,} images" + (f" of {image_size} pixels" if small else ""))
+    if batch_size is None:
+        batch_size = int(min(128, max(16, 2 ** round(np.log2(images / 20)))))
+    if epochs is None:
+        epochs = 200 if small else 30 if pretrained else 90
+        why.append(f"{epochs} epochs: " + ("small images, trained from scratch" if small else "larger images"))
+    if augment is None:
+        augment = _augmentation(data.source, small)
+    lr = lr or 0.1 * batch_size / 128 * (1 if small or not pretrained else 0.2)
+    base = Stage(
+        method=method,
+        model=model,
+        pretrained=pretrained and not small,
+        epochs=epochs,
+        batch_size=batch_size,
+        augment=augment,
+        optim=Optim(lr=lr, warmup_epochs=min(5.0, epochs / 20)),
+        settings=_settings(method, counts, why),
+    )
+    stages = published.stages(base)
+    if len(stages) > 1 and stages[-1].keys and teacher is not None:
+        stages = _with_teacher(stages, teacher)
+    benchmark = data.source.endswith("-lt")
+    return Recipe(
+        data=data,
+        stages=stages,
+        name=f"{data.source.rstrip('/').split('/')[-1]}-{method}",
+        seed=seed,
+        precision=precision,
+        evaluate_every=max(1, epochs // 10),
+        groups="threshold" if benchmark else "terciles",
+    ), why
+
+
+def _augmentation(source: str, small: bool) -> str:
+    if source.startswith("cifar"):
+        return "autoaugment"
+    if source.startswith("digits"):
+        return "shift"  # a mirrored digit is another sign
+    return "weak" if small else "randaugment"
+
+
+def _settings(method: str, counts: np.ndarray, why: list[str]) -> dict[str, Any]:
+    """k from the number of classes and of images; the paper's distillation where the images are small enough to need it."""
+    known = settings_of(method)
+    if "k" not in known or "k_m" not in known:
+        return {}
+    wanted = max(8 * len(counts), int(counts.sum()) // 3)
+    k = int(min(65536, 2 ** int(np.ceil(np.log2(max(wanted, 64))))))
+    why.append(f"bank of {k:,} samples: {len(counts)} classes, {int(counts.sum()):,} images")
+    return {"k": k} | ({"kd_weight": 1.0} if "kd_weight" in known else {})
+
+
+def _with_teacher(stages: tuple[Stage, ...], teacher: str) -> tuple[Stage, ...]:
+    """A run folder replaces the teacher's stage; a model's name says what that stage trains."""
+    if "/" in teacher or teacher.startswith("."):
+        return (replace(stages[-1], name="train", keys=teacher),)
+    return (replace(stages[0], model=teacher), *stages[1:])

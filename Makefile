@@ -1,0 +1,40 @@
+# `make demo` and `make test` are all a newcomer needs; each makes .venv the first time.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint format bench docs clean
+
+demo: .venv/ready
+	$(BIN)/longtail demo
+
+test: .venv/ready-to-test
+	$(BIN)/python -m pytest -n 2
+
+test-slow: .venv/ready-to-test
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/ready-to-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: .venv/ready-to-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/ready-to-test
+	$(BIN)/python -m benchmarks
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e .
+	@touch $@
+
+.venv/ready-to-test: .venv/ready
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf .venv build dist docs/_build

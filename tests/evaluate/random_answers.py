@@ -1,5 +1,6 @@
 """Scores and labels for the tests of this folder, and their counters."""
 
+import numpy as np
 import torch
 
 from longtail.evaluate.counters import Counters
@@ -18,3 +19,11 @@ def count(scores, labels, batch=64, **options):
     for start in range(0, len(labels), batch):
         counters.update(scores[start : start + batch], labels[start : start + batch])
     return counters
+
+
+def gaussians(labels, num_classes, spread=1.5, seed=0):
+    """True log-likelihoods [N, C] of a mixture of Gaussians in eight dimensions, of images with these labels."""
+    random = np.random.default_rng(seed)
+    means = random.normal(0, spread, (num_classes, 8))
+    images = means[labels] + random.normal(size=(len(labels), 8))
+    return -((images[:, None] - means) ** 2).sum(-1) / 2

@@ -1,0 +1,200 @@
+"""Where the classes have another mix: tests resampled to it, and learning it from images without labels.
+
+A model's `loglik` [N, C] is prior-free, so it can be answered under any mix: argmax of `loglik + log prior`. Priors are
+[C] probabilities here; a zero says that the class does not occur and is never answered.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from longtail.errors import LongtailError
+from longtail.evaluate.counters import Counters
+from longtail.evaluate.groups import Groups, by_threshold
+from longtail.evaluate.metrics import Summary, summarise
+from longtail.prior import log_prior
+
+# Head-to-tail ratio of the test's class mix, ordered by training count: the usual test-agnostic protocol.
+SHIFTS = {
+    "forward 50": 50.0,
+    "forward 10": 10.0,
+    "forward 2": 2.0,
+    "uniform": 1.0,
+    "backward 2": 1 / 2,
+    "backward 10": 1 / 10,
+    "backward 50": 1 / 50,
+}
+
+
+@dataclass(frozen=True)
+class PriorEstimate:
+    prior: np.ndarray  # [C] probabilities
+    low: np.ndarray  # [C] ends of the 90 % interval over bootstrap resamples of the images
+    high: np.ndarray
+    loglik: np.ndarray  # mean log-likelihood of the images before each step: never falls
+    gap: float  # no prior is likelier by more than this, in nats summed over the images
+
+
+def estimate_prior(
+    loglik_nc: np.ndarray, possible: np.ndarray | None = None, replicates: int = 100, seed: int = 0
+) -> PriorEstimate:
+    """The class mix under which unlabelled images are likeliest: max over p of sum_n log sum_c p_c exp loglik_nc.
+
+    By EM: p_c becomes the mean over images of the posterior of c under p (Saerens, Latinne and Decaestecker 2002). The
+    objective is concave, so EM climbs from an interior start to its maximum, and g_c = mean_n exp(loglik_nc) /
+    sum_k p_k exp(loglik_nk) tells how far that is: the best mean log-likelihood is at most max_c g_c - 1 higher. It
+    stops when that is under 0.1 nat over all images. `possible` [C] rules classes out beforehand.
+
+    The interval is the bootstrap's, which holds also where a class is estimated at zero and the Fisher information does
+    not. It covers the sampling of images, not a model whose probabilities are wrong: fit the temperature first.
+    """
+    possible = np.ones(loglik_nc.shape[1], dtype=bool) if possible is None else np.asarray(possible, dtype=bool)
+    if not len(loglik_nc):
+        raise LongtailError("there are no images to estimate the class mix from: give at least one image.")
+    if not possible.any():
+        raise LongtailError("every class is ruled out, so no class mix can be estimated: allow at least one class.")
+    allowed = np.asarray(loglik_nc[:, possible], dtype=np.float64)
+    peak = allowed.max(1, keepdims=True)
+    if not np.isfinite(peak).all():
+        bad = int((~np.isfinite(peak)).sum())
+        raise LongtailError(f"{bad} of {len(loglik_nc)} images have scores that are not numbers: leave them out.")
+    density = np.exp(allowed - peak)
+    images, classes = density.shape
+
+    once = np.ones((images, 1))
+    start = np.full((classes, 1), 1 / classes)
+    prior, gap, trace = _climb(density, once, start, nats=0.1)
+    resampled = [prior] if replicates == 0 else []
+    for weights in _bootstrap(images, replicates, seed):
+        # Half way to uniform, because EM needs long to bring a class back that the estimate has at zero.
+        resampled.append(_climb(density, weights, np.repeat((prior + start) / 2, weights.shape[1], 1), nats=1.0)[0])
+    low, high = np.quantile(np.concatenate(resampled, axis=1), [0.05, 0.95], axis=1)
+
+    def among_all(values: np.ndarray) -> np.ndarray:
+        full = np.zeros(len(possible))
+        full[possible] = values
+        return full
+
+    return PriorEstimate(
+        prior=among_all(prior[:, 0]),
+        low=among_all(low),
+        high=among_all(high),
+        loglik=np.array(trace) + peak.mean(),
+        gap=gap,
+    )
+
+
+def _climb(
+    density_nc: np.ndarray, weights_nr: np.ndarray, prior_cr: np.ndarray, nats: float
+) -> tuple[np.ndarray, float, list[float]]:
+    """EM for R weightings of the images at once, until each is within `nats` of its maximum; gap and climb with it."""
+    images = len(density_nc)
+    trace = []
+    while True:
+        evidence_nr = density_nc @ prior_cr
+        trace.append(float((weights_nr * np.log(evidence_nr)).sum() / weights_nr.sum()))
+        gain_cr = density_nc.T @ (weights_nr / evidence_nr) / images
+        gap = images * (float(gain_cr.max()) - 1)
+        if gap < nats:
+            return prior_cr, gap, trace
+        prior_cr = prior_cr * gain_cr
+
+
+def _bootstrap(images: int, replicates: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each image occurs in each of `replicates` resamples, [N, R], in blocks that fit in memory."""
+    random = np.random.default_rng(seed)
+    block = max(1, min(replicates, 10_000_000 // images))
+    for first in range(0, replicates, block):
+        draws = [random.integers(images, size=images) for _ in range(min(block, replicates - first))]
+        yield np.stack([np.bincount(draw, minlength=images) for draw in draws], axis=1).astype(np.float64)
+
+
+def shifted_prior(train_counts: np.ndarray, ratio: float) -> np.ndarray:
+    """[C] exponential mix with the most frequent training class `ratio` times as frequent as the rarest.
+
+    ratio > 1 is forward (head stays head), 1 uniform, < 1 backward. Classes of equal count keep their order.
+    """
+    rank = np.empty(len(train_counts))
+    rank[np.argsort(-np.asarray(train_counts), kind="stable")] = np.arange(len(train_counts))
+    prior = ratio ** (-rank / max(len(train_counts) - 1, 1))
+    return prior / prior.sum()
+
+
+def resample(labels: np.ndarray, prior: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Row numbers (sorted) of the largest part of a test whose classes have the mix `prior`, none taken twice.
+
+    Which images of a class are kept depends on the seed alone, and fewer are a subset of more.
+    """
+    have = np.bincount(labels, minlength=len(prior))
+    wanted = prior > 0
+    if np.any(have[wanted] == 0):
+        absent = int(np.flatnonzero(wanted & (have == 0))[0])
+        raise LongtailError(f"the test has no image of class {absent}, which the wanted mix has: set it to 0 there.")
+    keep = np.floor(prior * np.min(have[wanted] / prior[wanted]) + 1e-9).astype(np.int64)
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(have) - have, have)  # within the class
+    return np.sort(by_class[place < np.repeat(keep, have)])
+
+
+def answers(loglik_nc: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """[N] the likeliest class under the mix `prior`."""
+    with np.errstate(divide="ignore"):
+        return (loglik_nc + np.log(prior)).argmax(1)
+
+
+@dataclass(frozen=True)
+class ShiftRow:
+    """Accuracy of one model on one resampled test, answered under three priors."""
+
+    name: str
+    images: int
+    uniform: float
+    true: float
+    estimated: float
+    distance: float  # total variation between estimated and true mix
+
+
+def under_shifts(
+    loglik_nc: np.ndarray, labels: np.ndarray, train_counts: np.ndarray, shifts: Mapping[str, float] = SHIFTS
+) -> list[ShiftRow]:
+    """Resample a test to each shift and answer it under a uniform, the true and the estimated prior."""
+    rows = []
+    for name, ratio in shifts.items():
+        kept = resample(labels, shifted_prior(train_counts, ratio))
+        loglik, truth = loglik_nc[kept], labels[kept]
+        true = np.bincount(truth, minlength=len(train_counts)) / len(truth)
+        estimated = estimate_prior(loglik, replicates=0).prior
+        uniform = np.full(len(train_counts), 1 / len(train_counts))
+        right = [float((answers(loglik, prior) == truth).mean()) for prior in (uniform, true, estimated)]
+        rows.append(ShiftRow(name, len(kept), *right, distance=float(np.abs(estimated - true).sum() / 2)))
+    return rows
+
+
+def under_strengths(
+    loglik_nc: np.ndarray,
+    labels: np.ndarray,
+    train_counts: np.ndarray,
+    strengths: Sequence[float],
+    group: Callable[[np.ndarray], Groups] = by_threshold,
+) -> list[tuple[float, Summary]]:
+    """The same test answered with `strength` times the training log prior added: the head-to-tail trade-off."""
+    loglik, truth = torch.from_numpy(loglik_nc), torch.from_numpy(labels)
+    rows = []
+    for strength in strengths:
+        counters = Counters(len(train_counts))
+        counters.update(loglik + log_prior(torch.from_numpy(train_counts), tau=strength), truth)
+        rows.append((strength, summarise(counters.per_class(), train_counts, group)))
+    return rows
+
+
+def render_shifts(rows: Sequence[ShiftRow]) -> str:
+    lines = [f"{'test mix':<12}  {'images':>6}  {'uniform':>7}  {'true':>7}  {'estimated':>9}  {'distance':>8}"]
+    lines += [
+        f"{r.name:<12}  {r.images:>6}  {100 * r.uniform:>7.1f}  {100 * r.true:>7.1f}  {100 * r.estimated:>9.1f}"
+        f"  {r.distance:>8.2f}"
+        for r in rows
+    ]
+    return "\n".join(lines)

@@ -132,8 +132,8 @@ def evaluate(run: Positional[Path], /, prior: str = "as-trained") -> None:
         run: the run folder.
         prior: as-trained, uniform, train, test, or a file of `class,probability` lines.
     """
-    from longtail.evaluate.metrics import REST, HEADLINE, render
     from longtail.engine.session import evaluate_run
+    from longtail.evaluate.metrics import HEADLINE, REST, render
 
     summary = evaluate_run(run, prior)
     print(render({f"prior {prior}": summary}, HEADLINE))
@@ -177,12 +177,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        tyro.extras.subcommand_cli_from_dict(VERBS, prog="longtail", description=__doc__.splitlines()[0], args=arguments)
+        tyro.extras.subcommand_cli_from_dict(
+            VERBS, prog="longtail", description=__doc__.splitlines()[0], args=arguments
+        )
     except LongtailError as error:
         print(f"longtail: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if type(error).__name__ != "Interrupted":  # by name, because importing the engine here would slow every --help
+            raise
+        return 128 + error.signal  # type: ignore[attr-defined]
     except BrokenPipeError:  # `longtail list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 
 from longtail.engine import device as devices
 from longtail.engine import stages
+from longtail.engine.logs import Progress
 from longtail.evaluate import plots
 from longtail.evaluate.metrics import render, spread
 from longtail.evaluate.per_class import read_csv
@@ -55,7 +57,7 @@ def run_demo(out: Path, seeds: int) -> None:
             recipe = Recipe(data, (stage,), name=f"demo-{method}", seed=seed, evaluate_every=stage.epochs)
             folder = out / f"{method}-{seed}"
             stages.forget(folder)
-            finished = stages.run(recipe, table, folder, device, say=lambda line: None)[-1]
+            finished = stages.run(recipe, table, folder, device, progress=Progress(io.StringIO()))[-1]
             summaries.append(finished.summary)
             accuracies.append(read_csv(folder / "per_class.csv")[0].accuracy)
         rows[label], per_class[label] = spread(summaries), np.stack(accuracies)

@@ -27,7 +27,9 @@ def log_prior(counts_c: Sequence[float] | Tensor, tau: float = 1.0) -> Tensor:
     """tau * log p_c from class counts. A class that never occurs gets -inf: it can be no sample's label."""
     counts_c = torch.as_tensor(counts_c, dtype=torch.float64)
     if counts_c.ndim != 1 or len(counts_c) == 0 or (counts_c < 0).any() or counts_c.sum() <= 0:
-        raise LongtailError(f"class counts must be a list of non-negative numbers with a positive sum, got {counts_c.tolist()}")
+        raise LongtailError(
+            f"class counts must be a list of non-negative numbers with a positive sum, got {counts_c.tolist()}"
+        )
     if tau == 0:
         return uniform(len(counts_c))
     return (tau * (counts_c / counts_c.sum()).log()).float()
@@ -69,7 +71,9 @@ def from_file(path: str | Path, classes: Sequence[str]) -> Tensor:
         raise LongtailError(f"{path} gives no probability for {_some(missing)}; write 0 for a class that cannot occur")
     probabilities = torch.tensor([given[name] for name in classes], dtype=torch.float64)
     if not probabilities.isfinite().all() or (probabilities < 0).any() or abs(probabilities.sum().item() - 1) > 1e-3:
-        raise LongtailError(f"{path}: probabilities must be non-negative and sum to 1, these sum to {probabilities.sum():g}")
+        raise LongtailError(
+            f"{path}: probabilities must be non-negative and sum to 1, these sum to {probabilities.sum():g}"
+        )
     return (probabilities / probabilities.sum()).log().float()
 
 

@@ -92,7 +92,9 @@ def load(path: str | Path) -> Recipe:
     except OSError as error:
         raise LongtailError(f"cannot read the config {path}: {error.strerror}") from None
     except Exception as error:  # each parser has exceptions of its own, a deeply nested file even a RecursionError
-        raise LongtailError(f"{path} is not valid {path.suffix.lstrip('.') or 'JSON'}: {str(error).splitlines()[0]}") from None
+        raise LongtailError(
+            f"{path} is not valid {path.suffix.lstrip('.') or 'JSON'}: {str(error).splitlines()[0]}"
+        ) from None
     if isinstance(values, dict) and "recipe" in values:
         values = values["recipe"]
     return from_dict(values, str(path))

@@ -61,11 +61,6 @@ def wrap(method: nn.Module, device: torch.device) -> nn.Module:
     return nn.parallel.DistributedDataParallel(method, device_ids=ids, broadcast_buffers=False)
 
 
-def shares(rows: int) -> list[int]:
-    """How many of a total batch's rows each rank holds: contiguous slices, sizes differing by one at the most."""
-    return [rows * (r + 1) // world() - rows * r // world() for r in range(world())]
-
-
 def rows_of_all_ranks(shares: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """A function that gathers rows [B_r, ...] in rank order, where rank r holds `shares[r]` of them.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,16 @@ class Inputs:
         rows = self.table.rows(split)
         shard = Shard(batch_size, dist.rank(), dist.world(), drop_last=False)
         return self._loader(lambda epoch: rows, shard, ["none"])
+
+    def card(self) -> dict[str, Any]:
+        """What a saved model has to say about its inputs."""
+        return {
+            "classes": list(self.table.classes),
+            "counts": self.table.counts().tolist(),
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "image_size": list(self.pixels.shape[2:]),
+        }
 
     def _loader(self, epoch_order, shard: Shard, augmentations: Sequence[str]) -> MemoryLoader:
         return MemoryLoader(

@@ -7,17 +7,16 @@ mean over the total batch, backward, NaN watch, optimiser, moving averages. The 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from longtail.data.loader import MemoryLoader as Loader
+from longtail.data.loader import Loader
 from longtail.engine import checkpoint, dist
 from longtail.engine.device import Device
-from longtail.engine.logs import Metrics, NaNWatch, StepLog
+from longtail.engine.logs import Metrics, NaNWatch, Progress, StepLog
 from longtail.engine.optim import build_optimiser, learning_rate
 from longtail.methods.method import Method
 from longtail.recipe import Stage
@@ -42,7 +41,7 @@ def train(
     seed: int,
     evaluate: Callable[[Method], dict[str, Any]],
     evaluate_every: int,
-    say: Callable[[str], None] = print,
+    progress: Progress,
     stop_requested: Callable[[], int | None] = lambda: None,
 ) -> None:
     """Train `method` in place for `stage.epochs`, carrying on from `folder/state` where there is one."""
@@ -54,7 +53,7 @@ def train(
         method.load_resume_state(state["method"])
         optimiser.load_state_dict(state["optimiser"])
         torch.set_rng_state(state["rng"])
-        say(f"carrying on from epoch {epoch_0}, step {step_0}")
+        progress.say(f"carrying on from epoch {epoch_0}, step {step_0}")
 
     def save(epoch: int, step: int, log: StepLog | None) -> None:
         state = {"method": method.resume_state(), "optimiser": optimiser.state_dict(), "rng": torch.get_rng_state()}
@@ -70,13 +69,13 @@ def train(
         set_training_mode(method, stage)
         log, lr = StepLog(log_state), 0.0
         for step, batch in enumerate(loader.epoch(epoch, step_0), step_0):
-            progress = epoch + step / len(loader)
-            lr = learning_rate(stage.optim, progress, stage.epochs)
+            now = epoch + step / len(loader)
+            lr = learning_rate(stage.optim, now, stage.epochs)
             for group in optimiser.param_groups:
                 group["lr"] = lr
-            method.set_progress(progress / stage.epochs)
+            method.set_progress(now / stage.epochs)
 
-            shares = dist.shares(loader.shard.global_size(loader.length, step))
+            shares = loader.shares(step)  # how many of the total batch's images each rank holds
             method.exchange = dist.rows_of_all_ranks(shares)
             for part in split(batch, stage.accumulate):
                 with device.autocast():
@@ -89,20 +88,21 @@ def train(
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
             method.after_step()
+            progress.step(epoch, step + 1, len(loader))
 
             if (signal := stop_requested()) is not None:
                 save(epoch, step + 1, log)
                 raise Interrupted(signal)
         watch.finish()
 
-        row: dict[str, Any] = {"epoch": epoch + 1, "lr": lr, **log.means(), "seconds": log.seconds}
-        row["images_per_second"] = log.images / max(log.seconds, 1e-9)
+        row: dict[str, Any] = {"epoch": epoch + 1, "lr": lr, **log.means(dist.sum_over_ranks), "seconds": log.seconds}
+        row["images_per_second"] = loader.images_per_epoch / max(log.seconds, 1e-9)
         if epoch + 1 == stage.epochs or (epoch + 1) % evaluate_every == 0:
             row |= evaluate(method)
         metrics.write(row)
         save(epoch + 1, 0, None)
         step_0, log_state = 0, None
-        say(epoch_line(row, stage.epochs))
+        progress.say(epoch_line(row, stage.epochs))
 
 
 def set_training_mode(method: Method, stage: Stage) -> None:
@@ -123,7 +123,9 @@ def split(batch: Batch, parts: int) -> Iterator[Batch]:
 def epoch_line(row: dict[str, Any], epochs: int) -> str:
     """One line an epoch, the same on a terminal and in a file."""
     parts = " + ".join(f"{name} {row[name]:.3f}" for name in ("cls", "gml", "kd") if name in row)
-    line = f"epoch {row['epoch']:3d}/{epochs}  loss {row['loss']:.3f}{f' ({parts})' if parts else ''}  lr {row['lr']:.4f}"
+    line = (
+        f"epoch {row['epoch']:3d}/{epochs}  loss {row['loss']:.3f}{f' ({parts})' if parts else ''}  lr {row['lr']:.4f}"
+    )
     shown = [("acc", "accuracy"), ("many", "many"), ("med", "medium"), ("few", "few")]
     measured = [f"{short} {100 * row[name]:.1f}" for short, name in shown if row.get(name) is not None]
     if measured:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from longtail.data.loader import MemoryLoader as Loader
+from longtail.data.loader import Loader
 from longtail.engine import checkpoint
 from longtail.engine.device import Device
 from longtail.engine.loop import set_training_mode, split

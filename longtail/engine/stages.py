@@ -15,34 +15,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
 
 from longtail import __version__
 from longtail.contrast.momentum import MomentumEncoder
 from longtail.data import benchmarks
+from longtail.data.loader import Loader
 from longtail.data.samplers import class_shares
 from longtail.data.table import ImageTable
 from longtail.engine import dist, trained
 from longtail.engine.device import Device
 from longtail.engine.inputs import Inputs
-from longtail.engine.loop import duration, train
+from longtail.engine.loop import train
 from longtail.engine.preflight import preflight
 from longtail.errors import LongtailError
 from longtail.evaluate.counters import Counters
 from longtail.evaluate.groups import Groups, by_terciles, by_threshold
 from longtail.evaluate.metrics import Summary, summarise
 from longtail.evaluate.per_class import PerClass, write_csv
+from longtail.files import write_json
 from longtail.methods import build_objective, find
 from longtail.methods.method import Method
 from longtail.models import backbone as backbones
 from longtail.models.teacher import Teacher
 from longtail.prior import log_prior
 from longtail.recipe import Data, Recipe, Stage, to_dict
-
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Finished:
@@ -70,7 +67,7 @@ def run(
     out: Path,
     device: Device,
     *,
-    say: Say = print,
+    progress: Progress,
     stop_requested: Callable[[], int | None] = lambda: None,
     use_cache: bool = True,
 ) -> list[Finished]:
@@ -84,14 +81,27 @@ def run(
         if (done := _read_result(folder)) is None and use_cache and _is_teacher(recipe, stage):
             done = _take_from_cache(key, folder)
             if done is not None:
-                say(f"{stage.name}: taken from the cache ({key[:12]})")
+                progress.say(f"{stage.name}: taken from the cache ({key[:12]})")
         if done is None:
-            say(f"{stage.name}: {describe(stage)}")
-            done = _train_stage(recipe, stage, inputs, out, folder, say, stop_requested)
+            progress.say(f"{stage.name}: {describe(stage)}")
+            done = _train_stage(recipe, stage, inputs, out, folder, progress, stop_requested)
             if use_cache and _is_teacher(recipe, stage) and dist.is_main():
                 _put_into_cache(key, folder)
         finished.append(done)
     return finished
+
+
+def rehearse(recipe: Recipe, table: ImageTable, folder: Path, device: Device, progress: Progress) -> None:
+    """Everything up to the first epoch of every stage, with untrained teachers, in a folder that is thrown away."""
+    inputs = Inputs(table, recipe.data.source, device, recipe.seed)
+    for stage in recipe.stages:
+        method = build_method(stage, table, folder)
+        method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
+        (folder / stage.name).mkdir()
+        loader, test = inputs.train(stage, method.views), inputs.plain("test")
+        seconds = preflight(stage, method, loader, test, device, folder)
+        trained.save(folder / stage.name, method, stage, inputs.card())
+        progress.say(f"{stage.name}: {describe(stage)}\n  preflight ok {seconds:.1f} s, {len(loader)} steps an epoch")
 
 
 def forget(folder: Path) -> None:
@@ -102,7 +112,7 @@ def forget(folder: Path) -> None:
 
 
 def _train_stage(
-    recipe: Recipe, stage: Stage, inputs: Inputs, out: Path, folder: Path, say: Say, stop_requested
+    recipe: Recipe, stage: Stage, inputs: Inputs, out: Path, folder: Path, progress: Progress, stop_requested
 ) -> Finished:
     table, device = inputs.table, inputs.device
     torch.manual_seed(recipe.seed)
@@ -111,11 +121,15 @@ def _train_stage(
     loader, test = inputs.train(stage, method.views), inputs.plain("test")
     groups = groups_of(recipe, table)
 
+    def counted(method: Method) -> PerClass:
+        method.eval()
+        return count(method.scores, test, table.num_classes, device)
+
     def evaluate(method: Method) -> Summary:
-        return summarise(count(method, test, device), table.counts(), lambda counts: groups)
+        return summarise(counted(method), table.counts(), lambda counts: groups)
 
     seconds = preflight(stage, method, loader, test, device, folder)
-    say(f"preflight ok (one step, one evaluation batch, one checkpoint round trip) {seconds:.1f} s")
+    progress.say(f"preflight ok (one step, one evaluation batch, one checkpoint round trip) {seconds:.1f} s")
     with torch.no_grad(), device.autocast():
         method.eval().prepare(inputs.plain("train").epoch(0))
     train(
@@ -127,30 +141,24 @@ def _train_stage(
         seed=recipe.seed,
         evaluate=evaluate,
         evaluate_every=recipe.evaluate_every,
-        say=say,
+        progress=progress,
         stop_requested=stop_requested,
     )
-    table_of_classes = count(method, test, device)
+    table_of_classes = counted(method)
     result = Finished(
         stage.name,
         stage.method,
         stage.model,
-        parameters=backbones.count_parameters(method.backbone) + backbones.count_parameters(method.objective.likelihood),  # type: ignore[arg-type]
+        parameters=backbones.count_parameters(method.backbone)
+        + backbones.count_parameters(method.objective.likelihood),  # type: ignore[arg-type]
         epochs=stage.epochs,
         hours=sum(row["seconds"] for row in _read_metrics(folder)) / 3600,
         summary=summarise(table_of_classes, table.counts(), lambda counts: groups),
     )
     if dist.is_main():
         write_csv(folder / "per_class.csv", table_of_classes, table.classes, table.counts(), groups)
-        card = {
-            "classes": list(table.classes),
-            "counts": table.counts().tolist(),
-            "mean": inputs.mean,
-            "std": inputs.std,
-            "image_size": list(inputs.pixels.shape[2:]),
-        }
-        trained.save(folder, method, stage, card)
-        _write_json(folder / "result.json", result.__dict__)
+        trained.save(folder, method, stage, inputs.card())
+        write_json(folder / "result.json", result.__dict__)
         shutil.rmtree(folder / "state", ignore_errors=True)  # the run is over: nothing is left to resume
     dist.barrier()
     return result
@@ -186,17 +194,14 @@ def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:
 
 
 @torch.no_grad()
-def count(method: nn.Module, loader, device: Device) -> PerClass:
-    """Answer every image of a loader as trained, and count. Each rank answers its share."""
-    was_training = method.training
-    method.eval()
-    counters = Counters(len(method.objective.log_mass), device=device.torch)  # type: ignore[union-attr, arg-type]
+def count(answer: Callable[[torch.Tensor], torch.Tensor], loader: Loader, num_classes: int, device: Device) -> PerClass:
+    """Answer every image of a loader, and count. Each rank answers its share."""
+    counters = Counters(num_classes, device=device.torch)
     for batch in loader.epoch(0):
         with device.autocast():
-            scores_bc = method.scores(batch.views[0])  # type: ignore[operator]
+            scores_bc = answer(batch.views[0])
         counters.update(scores_bc, batch.labels)
     dist.sum_over_ranks(counters.state)
-    method.train(was_training)
     return counters.per_class()
 
 
@@ -267,9 +272,3 @@ def _read_result(folder: Path) -> Finished | None:
 
 def _read_metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def _write_json(path: Path, value: Any) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n")
-    temporary.replace(path)

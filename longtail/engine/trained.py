@@ -1,9 +1,9 @@
 """A trained model on disk, and back: weights in safetensors, everything else in a JSON card, nothing executed.
 
-    model.safetensors     backbone and objective, without the bank
-    model.json            the card: method, architecture, classes, counts, log_added, log_mass, normalisation
-    backbone.safetensors  the backbone alone, under its library's own names
-    bank.safetensors      the bank, for the second answer
+model.safetensors     backbone and objective, without the bank
+model.json            the card: method, architecture, classes, counts, log_added, log_mass, normalisation
+backbone.safetensors  the backbone alone, under its library's own names
+bank.safetensors      the bank, for the second answer
 """
 
 from __future__ import annotations
@@ -74,10 +74,14 @@ def load(folder: str | Path) -> Model:
     try:
         missing, unexpected = method.load_state_dict(tensors, strict=False)
     except RuntimeError as error:
-        raise LongtailError(f"{folder}/model.safetensors does not fit its model.json: {str(error).splitlines()[-1].strip()}") from None
+        raise LongtailError(
+            f"{folder}/model.safetensors does not fit its model.json: {str(error).splitlines()[-1].strip()}"
+        ) from None
     missing = [key for key in missing if not key.startswith(BANK)]
     if missing or unexpected:
-        raise LongtailError(f"{folder}/model.safetensors does not fit its model.json: {(missing or unexpected)[0]!r} differs")
+        raise LongtailError(
+            f"{folder}/model.safetensors does not fit its model.json: {(missing or unexpected)[0]!r} differs"
+        )
     return Model(method, card).eval().requires_grad_(False)
 
 
@@ -94,13 +98,17 @@ def load_backbone(backbone: nn.Module, path: str | Path) -> None:
     inner = backbone.model if isinstance(backbone, backbones.TimmBackbone) else backbone
     missing, _ = inner.load_state_dict({k: v for k, v in tensors.items() if k in inner.state_dict()}, strict=False)
     if missing:
-        raise LongtailError(f"the weights {path} lack {missing[0]!r} and {len(missing) - 1} more: another architecture?")
+        raise LongtailError(
+            f"the weights {path} lack {missing[0]!r} and {len(missing) - 1} more: another architecture?"
+        )
 
 
 def same_classes(mine: Sequence[str], theirs: Sequence[str], where: str | Path) -> None:
     """A teacher of another class list would teach the wrong names."""
     if tuple(mine) != tuple(theirs):
-        first = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+        first = next(
+            (i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs))
+        )
         raise LongtailError(
             f"the teacher in {where} knows {len(theirs)} classes and the data {len(mine)}, and they differ first at "
             f"number {first}; train a teacher on this class list (leave --teacher out)"
@@ -113,4 +121,7 @@ def _backbone_of(method: Method) -> nn.Module:
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    return {
+        name: tensor.detach().cpu().contiguous().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from longtail.prior import log_prior
@@ -34,5 +33,3 @@ class Classifier(nn.Module):
     def scores(self, features: Tensor) -> Tensor:
         """What was trained, [B, C]; `prior.prior_free` makes it a log-likelihood."""
         return self.likelihood(features)
-
-

@@ -38,7 +38,9 @@ def _assign(values: dict[str, Any], path: list[str], value: Any, assignment: str
             raise LongtailError(f"--set {assignment}: there is no {part!r}{nearest(part, [*target, *stages])}")
         target = target[part]
     if path[-1] not in target:
-        raise LongtailError(f"--set {assignment}: there is no setting {path[-1]!r}{nearest(path[-1], [*target, *settings])}")
+        raise LongtailError(
+            f"--set {assignment}: there is no setting {path[-1]!r}{nearest(path[-1], [*target, *settings])}"
+        )
     target[path[-1]] = value
 
 

@@ -32,7 +32,9 @@ def derive(
     small = image_size is not None and image_size <= 64
     published = find(method)
     if model is None:
-        model = ("resnet32" if image_size == 32 else "small") if small else "resnet18" if images < 20_000 else "resnet50"
+        model = (
+            ("resnet32" if image_size == 32 else "small") if small else "resnet18" if images < 20_000 else "resnet50"
+        )
         why.append(f"model {model}: {images:,} images" + (f" of {image_size} pixels" if small else ""))
     if batch_size is None:
         batch_size = int(min(128, max(16, 2 ** round(np.log2(images / 20)))))

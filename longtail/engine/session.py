@@ -1,0 +1,151 @@
+"""What stands around a training: the run folder, its first lines and its last table, signals, ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from longtail.data.table import ImageTable
+from longtail.engine import dist, stages, trained
+from longtail.engine.device import Device, choose
+from longtail.engine.inputs import Inputs
+from longtail.engine.logs import Progress
+from longtail.engine.loop import Interrupted, duration
+from longtail.engine.runfolder import RunFolder
+from longtail.errors import LongtailError
+from longtail.evaluate.metrics import Summary, render, summarise
+from longtail.files import read_json
+from longtail.prior import from_file, log_prior, uniform
+from longtail.recipe import Recipe, from_dict, to_dict
+
+
+def train_run(
+    recipe: Recipe,
+    table: ImageTable,
+    out: Path,
+    device: Device,
+    *,
+    resume: bool = False,
+    dry_run: bool = False,
+    why: list[str] | None = None,
+) -> list[stages.Finished]:
+    """`longtail train`, once the recipe is known."""
+    dist.start(device.torch)
+    progress = Progress(None if dist.is_main() else io.StringIO())  # one rank speaks for all
+    say = progress.say
+    for line in first_lines(recipe, table, out, device, why or []):
+        say(line)
+    if dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            stages.rehearse(recipe, table, Path(folder), device, progress)
+        return []
+    try:
+        with _claimed(out, resume) as run:
+            if run is not None:
+                groups = stages.groups_of(recipe, table)
+                run.describe(to_dict(recipe))
+                run.write_classes(
+                    table.classes, table.counts().tolist(), [groups.name(c) for c in range(table.num_classes)]
+                )
+            dist.barrier()
+            with _signals() as stop_requested:
+                finished = stages.run(recipe, table, out, device, progress=progress, stop_requested=stop_requested)
+        say(last_table(finished))
+        say(f"\nsaved {out}   next: longtail evaluate {out} --prior uniform")
+        return finished
+    except Interrupted as interrupted:
+        say(
+            f"stopped by {signal.Signals(interrupted.signal).name}; a checkpoint is written, --resume carries on from it"
+        )
+        raise
+    finally:
+        progress.close()
+        dist.stop()
+
+
+def first_lines(recipe: Recipe, table: ImageTable, out: Path, device: Device, why: list[str]) -> Iterator[str]:
+    yield table.summary()
+    yield str(stages.groups_of(recipe, table))
+    yield from why
+    last = recipe.stages[-1]
+    share = f"{last.batch_size} = {dist.world()} ranks x {last.accumulate} steps x {last.batch_size // dist.world() // last.accumulate}"
+    yield f"batch {share} | {device} | {out}"
+    if last.accumulate > 1:
+        yield "accumulating: each part is contrasted with what came before it, so a contrastive loss sees less than in one batch"
+
+
+def last_table(finished: list[stages.Finished]) -> str:
+    """The last epoch of every answering stage, a student beside its teacher."""
+    rows = {f"{stage.method} ({stage.stage})": stage.summary for stage in finished}
+    lines = ["", render(rows), "the last epoch, answered as trained, in per cent"]
+    for stage in finished:
+        cost = "reused, trained in" if stage.reused else "trained in"
+        size = f"{stage.parameters / 1e6:.2f} M parameters"
+        lines.append(
+            f"  {stage.stage}: {stage.model}, {size}, {stage.epochs} epochs, {cost} {duration(3600 * stage.hours)}"
+        )
+    return "\n".join(lines)
+
+
+def evaluate_run(run: Path, prior: str, device: str = "auto") -> Summary:
+    """Answer a run's test images under a prior."""
+    recipe = from_dict(read_json(run / "config.json")["recipe"], str(run / "config.json"))
+    table, model = stages.load_data(recipe.data), trained.load(run)
+    trained.same_classes(table.classes, model.classes, run)
+    place = choose(recipe.precision, device)
+    model.to(place.torch, memory_format=place.memory_format)  # type: ignore[call-overload]
+    test = Inputs(table, recipe.data.source, place, recipe.seed).plain("test")
+    answer = model.scores
+    if prior != "as-trained":
+        log_prior_c = read_prior(prior, table).to(place.torch)
+
+        def answer(images: torch.Tensor) -> torch.Tensor:
+            return model(images) + log_prior_c
+
+    groups = stages.groups_of(recipe, table)
+    return summarise(stages.count(answer, test, table.num_classes, place), table.counts(), lambda counts: groups)
+
+
+def read_prior(prior: str, table: ImageTable) -> torch.Tensor:
+    """`--prior` in words: uniform, the class mix of a split, or a file."""
+    if prior == "uniform":
+        return uniform(table.num_classes)
+    if prior in ("train", "val", "test"):
+        return log_prior(table.counts(prior))
+    if not Path(prior).exists():
+        raise LongtailError(f"--prior takes as-trained, uniform, train, test or a file, and there is no file {prior!r}")
+    return from_file(prior, table.classes)
+
+
+@contextlib.contextmanager
+def _claimed(out: Path, resume: bool) -> Iterator[RunFolder | None]:
+    """The run folder, held by the first rank for all of them."""
+    if dist.is_main():
+        with RunFolder(out, resume=resume) as run:
+            yield run
+    else:
+        yield None
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Callable[[], int | None]]:
+    """SIGINT and SIGTERM ask for a checkpoint at the end of the step; a second one does not ask."""
+    received: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: received[0] if received else None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -204,7 +204,8 @@ def _safetensors(tensors: Mapping[str, Tensor]) -> list[Any]:
     """
     # Widest first, so that every tensor is aligned to its own size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    buffers = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for _, t in ordered]
+    flat = [tensor.detach().cpu().contiguous().as_strided((tensor.numel(),), (1,)) for _, tensor in ordered]
+    buffers = [tensor.view(torch.uint8).numpy() for tensor in flat]
     ends = list(accumulate(len(buffer) for buffer in buffers))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     for (name, tensor), buffer, end in zip(ordered, buffers, ends, strict=True):

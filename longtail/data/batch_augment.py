@@ -9,65 +9,97 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from longtail.data.batch_autoaugment import auto_augment
+from longtail.data.batch_crop import CROP_DRAWS, crop_boxes, cutout, resized_crop, shift_flip
+from longtail.data.batch_operations import Step, run
+from longtail.data.batch_policies import auto_augment, colour_jitter, rand_augment, sometimes
+
+IMAGENET_GREY = (124, 116, 104)
 
 
 @dataclass(frozen=True)
 class View:
-    """`augment(images uint8 [B, 3, H, W], u float32 [B, draws] on the host) -> uint8 [B, 3, h, w]`."""
+    """A random resized crop, for views that have one, then `augment(images, u)`.
 
-    draws: int
-    augment: Callable[[Tensor, Tensor], Tensor]
+    The two are apart because photographs of all sizes are cropped where they are decoded, from the same numbers.
+    """
+
+    augment: Callable[[Tensor, Tensor], Tensor]  # uint8 [B, 3, H, W], float32 [B, own_draws] -> uint8 [B, 3, H, W]
+    own_draws: int
+    crop_scale: tuple[float, float] | None = None  # share of the image's area
+
+    @property
+    def draws(self) -> int:
+        return self.own_draws + (CROP_DRAWS if self.crop_scale else 0)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        """images uint8 [B, 3, H, W], u float32 [B, draws] on the host -> uint8 [B, 3, H, W]."""
         assert images.dtype == torch.uint8, images.dtype
         assert u.shape == (len(images), self.draws), u.shape
-        return self.augment(images, u)
+        if self.crop_scale:
+            size = images.shape[2], images.shape[3]
+            images = resized_crop(images, crop_boxes(u[:, :CROP_DRAWS], *size, self.crop_scale), size)
+        return self.augment(images, u[:, self.draws - self.own_draws :])
 
 
-def shift_flip(images: Tensor, u: Tensor) -> Tensor:
-    """Random crop after padding with black by an eighth of the side (4 at 32 pixels); u [B, 2], [B, 3] to flip too."""
-    size = images.shape[2:]
-    pad = [side // 8 for side in size]
-    u = u.to(images.device, non_blocking=True)
-    x, y = (torch.arange(side, device=u.device) for side in reversed(size))
-    if u.shape[1] == 3:
-        x = torch.where(u[:, 2:] < 0.5, x.flip(0), x)  # [B, W]
-    x = x + (u[:, 1:2] * (2 * pad[1] + 1)).to(torch.int64)
-    y = y + (u[:, :1] * (2 * pad[0] + 1)).to(torch.int64)
-    index = (y[:, :, None] * (size[1] + 2 * pad[1]) + x[:, None, :]).flatten(1)  # [B, HW] into the padded image
-    padded = F.pad(images, (pad[1], pad[1], pad[0], pad[0])).flatten(2)
-    return padded.gather(2, index[:, None].expand(-1, images.shape[1], -1)).view_as(images)
+def auto_augment_cutout(images: Tensor, u: Tensor) -> Tensor:
+    """Shift, flip, AutoAugment, Cutout: PaCo's, BCL's and GML's view of CIFAR."""
+    return cutout(run(shift_flip(images, u[:, :3]), auto_augment(u[:, 3:8])), u[:, 8:])
 
 
-def cutout(images: Tensor, u: Tensor) -> Tensor:
-    """One black square of half the side (16 at 32 pixels), its centre anywhere, clipped at the border; u [B, 2].
-
-    DeVries & Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout" (2017).
-    """
-    u = u.to(images.device, non_blocking=True)
-
-    def outside(u: Tensor, side: int) -> Tensor:
-        offset = torch.arange(side, device=u.device) - (u[:, None] * side).to(torch.int64)
-        return (offset < -(side // 4)) | (offset >= side // 4)  # [B, side]
-
-    keep = outside(u[:, 0], images.shape[2])[:, :, None] | outside(u[:, 1], images.shape[3])[:, None, :]
-    return images * keep[:, None]
+def _flip(u: Tensor) -> Step:
+    return sometimes("mirror", u[:, 0], 0.5)
 
 
-def autoaugment_view(images: Tensor, u: Tensor, fill: int = 128) -> Tensor:
-    """Crop, flip, AutoAugment, Cutout: PaCo's, BCL's and GML's view of CIFAR. `fill` is the grey of vacated pixels."""
-    return cutout(auto_augment(shift_flip(images, u[:, :3]), u[:, 3:8], fill), u[:, 8:])
+def _grey(u: Tensor) -> Step:
+    return sometimes("color", u[:, 0], 0.2)  # saturation 0
+
+
+def _blur(u: Tensor) -> Step:
+    return sometimes("blur", u[:, 0], 0.5, 0.1 + 1.9 * u[:, 1])
+
+
+def flipped(images: Tensor, u: Tensor) -> Tensor:
+    return run(images, [_flip(u)])
+
+
+def jitter_rand_augment(images: Tensor, u: Tensor) -> Tensor:
+    """The class view of PaCo, BCL and GML on ImageNet-LT: flip, jitter of .4, RandAugment (n 2, m 10, mstd .5)."""
+    flip, jitter, rand = u.split([1, 9, 8], 1)
+    plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, 0, 1.0), *rand_augment(rand)]
+    return run(images, plan, IMAGENET_GREY, smooth=True)
+
+
+def stacked(images: Tensor, u: Tensor) -> Tensor:
+    """The contrastive views of GML's ImageNet-LT script: as above, with grey (.2) and blur (.5) before RandAugment."""
+    flip, jitter, grey, blur, rand = u.split([1, 9, 1, 2, 8], 1)
+    plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, 0, 1.0), _grey(grey), _blur(blur), *rand_augment(rand)]
+    return run(images, plan, IMAGENET_GREY, smooth=True)
+
+
+def sim(hue: float, probability: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """SimCLR's family: flip, jitter of .4 (hue apart) with a probability, grey (.2), blur (.5, deviation .1 to 2)."""
+
+    def augment(images: Tensor, u: Tensor) -> Tensor:
+        flip, jitter, grey, blur = u.split([1, 9, 1, 2], 1)
+        plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, hue, probability), _grey(grey), _blur(blur)]
+        return run(images, plan)
+
+    return augment
 
 
 VIEWS: dict[str, View] = {
-    "none": View(0, lambda images, u: images),
-    "shift": View(2, shift_flip),  # for images whose mirror image means something else: digits, text
-    "weak": View(3, shift_flip),
-    "autoaugment": View(10, autoaugment_view),
+    "none": View(lambda images, u: images, 0),
+    "shift": View(shift_flip, 2),  # for images whose mirror image means something else: digits, text
+    "weak": View(shift_flip, 3),
+    "autoaugment": View(auto_augment_cutout, 10),
+    # Photographs. "sim" is the authors' for ImageNet-LT; "simclr", its ancestor (MoCo v2), is PaCo's for CIFAR.
+    "crop": View(flipped, 1, (0.08, 1.0)),
+    "randaugment": View(jitter_rand_augment, 18, (0.08, 1.0)),
+    "sim": View(sim(hue=0.0, probability=1.0), 13, (0.08, 1.0)),
+    "simclr": View(sim(hue=0.1, probability=0.8), 13, (0.2, 1.0)),
+    "randstack": View(stacked, 21, (0.08, 1.0)),
 }
 
 

@@ -1,8 +1,8 @@
 """From a table's images to a stream of `Batch`: each image decoded once, V views made from it, nothing remembered.
 
 Which samples an epoch holds is given by `order(epoch)`, one global list of row numbers; how they are augmented is a
-function of (seed, epoch, place in that list, view). So a run resumed mid-epoch, split over other ranks or fed by another
-number of workers sees the same pixels.
+function of (seed, epoch, place in that list, view). So a run resumed mid-epoch, split over other ranks or fed by
+another number of workers sees the same pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence

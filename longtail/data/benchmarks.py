@@ -14,13 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from longtail.data import sources, tails
+from longtail.data import parquet, sources, tails
 from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError
 
 BENCHMARKS = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}  # name -> imbalance when none is asked for
 
 DIGITS_TEST = 50  # test images a class
+
+CIFAR_FOLDERS = {  # as torchvision, the binary archives and Hugging Face name them
+    10: ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"),
+    100: ("cifar-100-python", "cifar-100-binary", "cifar100"),
+}
 
 # SHA-256 of the training labels in their original order: another order gives another subset than the published one.
 CIFAR_ORDER = {
@@ -69,22 +74,18 @@ def digits() -> ImageTable:
 
 def cifar(num_classes: int, root: Path) -> ImageTable:
     """All of CIFAR-10 or CIFAR-100, 50,000 training and 10,000 test images."""
-    python, binary, parquet = (
-        ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10")
-        if num_classes == 10
-        else ("cifar-100-python", "cifar-100-binary", "cifar100")
-    )
+    python, binary, hugging_face = CIFAR_FOLDERS[num_classes]
     name = f"cifar{num_classes}-lt"
     if (folder := _folder(root, python)) and (folder / _PYTHON_FILES[num_classes]["train"][0]).exists():
         table = _from_python(folder, num_classes, name)
     elif (folder := _folder(root, binary)) and (folder / _BINARY_FILES[num_classes]["train"][0]).exists():
         table = _from_binary(folder, num_classes, name)
-    elif (folder := _folder(root, parquet)) and any(folder.glob("train*.parquet")):
-        table = sources.load_parquet(folder, name=name)
+    elif (folder := _folder(root, hugging_face)) and any(folder.glob("train*.parquet")):
+        table = parquet.load(folder, name=name)
     else:
         raise LongtailError(
             f"CIFAR-{num_classes} is not in {root.absolute()}: put the folder {python} (torchvision's download), "
-            f"{binary} or {parquet} (train and test as parquet) there, or name its place with --data-root or "
+            f"{binary} or {hugging_face} (train and test as parquet) there, or name its place with --data-root or "
             f"LONGTAIL_DATA."
         )
     sizes = len(table.rows("train")), len(table.rows("test"))

@@ -1,49 +1,53 @@
-"""Anybody's images -> ImageTable."""
+"""Anybody's images -> ImageTable: a folder, a list, parquet, a Hugging Face data set, a torchvision data set."""
 
-import json
-import re
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from longtail.data.table import SPLITS, BytesStore, ImageTable
+from longtail.data import folders, lists, parquet
+from longtail.data.columns import AS_USUAL, Columns
+from longtail.data.table import ImageTable
 from longtail.errors import LongtailError
 
-SPLIT_NAMES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1, "dev": 1, "test": 2, "testing": 2}
-LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "category", "target")
+
+def load(
+    source: Any, *, root: str | Path | None = None, columns: Columns = AS_USUAL, name: str | None = None
+) -> ImageTable:
+    """`source` is a path, `hf:` and the name of a Hugging Face data set, or a data set object. The paths of a list are
+    relative to `root`, without one to the list's own folder."""
+    if isinstance(source, str) and source.startswith("hf:"):
+        datasets = _datasets()
+        try:
+            return parquet.from_datasets(datasets.load_dataset(source[3:]), columns=columns, name=source[3:])
+        except (OSError, ValueError) as error:  # what `datasets` raises for no network, no such set, no such version
+            raise LongtailError(f"{source} cannot be loaded: {str(error).splitlines()[0]}") from error
+    if not isinstance(source, (str, Path)):
+        if hasattr(source, "features") or any(hasattr(part, "features") for part in _values(source)):
+            return parquet.from_datasets(source, columns=columns, name=name or "dataset")
+        from longtail.data import objects
+
+        return objects.load(source, name)
+    path, root = Path(source).expanduser(), Path(root).expanduser() if root else None
+    if path.is_dir():
+        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
+            return parquet.from_datasets(_datasets().load_from_disk(str(path)), columns=columns, name=path.name)
+        if next(path.glob("*.parquet"), None) or next(path.glob("data/*.parquet"), None):
+            return parquet.load(path, root=root, columns=columns)
+        return folders.load(path)
+    if lists.is_list(path) and path.is_file():
+        return lists.load(path, root=root, columns=columns)
+    if path.suffix == ".parquet" and path.is_file():
+        return parquet.load(path, root=root, columns=columns)
+    found = "is no folder, CSV, TSV, TXT or parquet file" if path.exists() else "does not exist"
+    raise LongtailError(f"{path.absolute()} {found}: give a folder of class folders, a list or a benchmark's name.")
 
 
-def load(source: str | Path) -> ImageTable:
-    path = Path(source)
-    if path.is_dir() and any(path.rglob("*.parquet")):
-        return load_parquet(path)
-    raise LongtailError(f"There is no data at {path.absolute()}.")
+def _values(source: Any) -> list[Any]:
+    return list(source.values()) if isinstance(source, dict) else []
 
 
-def load_parquet(path: Path, *, name: str | None = None, label_column: str | None = None) -> ImageTable:
-    """Parquet in the Hugging Face layout: `train-*.parquet` and so on, encoded images, class names in the metadata."""
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    tables = [pq.read_table(file) for file in files]
-    split = np.repeat([_split_of(file, path) for file in files], [len(table) for table in tables]).astype(np.uint8)
-    rows = pa.concat_tables(tables)
-    features = json.loads((rows.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    image_column = next(c for c in rows.column_names if pa.types.is_struct(rows.schema.field(c).type))
-    label_column = label_column or next(c for c in LABEL_COLUMNS if c in rows.column_names)
-    labels = rows.column(label_column).to_numpy()
-    classes = features.get(label_column, {}).get("names") or [str(c) for c in range(labels.max() + 1)]
-    encoded, names = (
-        pa.chunked_array([chunk.field(field) for chunk in rows.column(image_column).chunks])
-        for field in ("bytes", "path")
-    )
-    return ImageTable(
-        tuple(classes), labels.astype(np.int32), split, BytesStore(encoded, names), name=name or path.name
-    )
-
-
-def _split_of(file: Path, root: Path) -> int:
-    """A file's split is the first word of its name or of a folder on the way to it that names one."""
-    parts = file.relative_to(root).parts if file != root else (file.name,)
-    words = (re.split(r"[-_.]", part)[0].lower() for part in reversed(parts))
-    return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), SPLITS.index("train"))
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise LongtailError("Hugging Face data sets need one more package: pip install datasets.") from None
+    return datasets

@@ -119,7 +119,7 @@ def test_operation_is_torchvisions(operation, size, fill, smooth):
 
 @pytest.mark.parametrize("smooth", [False, True])
 def test_fill_covers_what_the_image_does_not(smooth):
-    """At the border torchvision lets a filling colour fade twice, which is why the comparison above fills with black."""
+    """At the border torchvision lets a filling colour fade twice, so the comparison above fills with black."""
     fill = (10, 20, 30)
     images = torch.tensor(fill, dtype=torch.uint8)[:, None, None].expand(1, 3, 32, 32)
     assert torch.equal(apply("rotate", images, torch.tensor([17.0]), fill, smooth), images)

@@ -201,23 +201,23 @@ class Progress:
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        stream = stream or sys.stdout
-        self._stream: TextIO | None = stream
+        self._stream: TextIO | None = stream or sys.stdout  # None where the program was started without one
         self._drawn = -math.inf
         self._bar = None
-        if stream.isatty():
+        if self._stream and self._stream.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             # Refreshed by us: rich would start a thread, and loader workers are forked.
-            self._bar = Progress(*columns, console=Console(file=stream), auto_refresh=False, transient=True)
+            self._bar = Progress(*columns, console=Console(file=self._stream), auto_refresh=False, transient=True)
             self._task = self._bar.add_task("", total=None)
 
     def say(self, text: str) -> None:
         with self._talking():
             if self._bar:
-                self._bar.stop()  # a line stays, so the bar moves out of its way
+                self._bar.stop()  # the line stays, so the bar moves out of its way
+                self._drawn = -math.inf
             if self._stream:
                 print(text, file=self._stream, flush=True)
 

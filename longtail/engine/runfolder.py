@@ -160,7 +160,7 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of this package, with -dirty where files differ from it; None where it is not in its own repository."""
+    """The commit this package was checked out at, with -dirty where files differ; None outside its own repository."""
     package = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str | None:

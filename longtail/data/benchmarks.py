@@ -7,6 +7,7 @@ download, the binary version, or parquet in the Hugging Face layout.
 import io
 import os
 import pickle
+import re
 import warnings
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from longtail.data import parquet, sources, tails
+from longtail.data.columns import AS_USUAL, Columns
 from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError
 
@@ -46,16 +48,22 @@ def load(
     imbalance: float | None = None,
     profile: str = "exp",
     subset_seed: int = 0,
+    columns: Columns = AS_USUAL,
 ) -> ImageTable:
     """A benchmark by name, or one's own data by path; with `imbalance`, its training split is cut to a tail.
 
-    A benchmark without `imbalance` has its usual one, and imbalance 1 leaves it balanced.
+    A benchmark without `imbalance` has its usual one, and imbalance 1 leaves it balanced. `root` is where benchmarks
+    are looked for, and what the paths in a list are relative to.
     """
     if source in BENCHMARKS:
         imbalance = imbalance or BENCHMARKS[str(source)]
         table = digits() if source == "digits-lt" else cifar(10 if source == "cifar10-lt" else 100, data_root(root))
         return in_memory(tails.cut(table, imbalance, profile, subset_seed))
-    table = sources.load(source)
+    if isinstance(source, str) and re.fullmatch(r"[\w-]+", source) and not Path(source).exists():
+        raise LongtailError(
+            f"There is no benchmark and no file {source!r}; the benchmarks are {', '.join(BENCHMARKS)}."
+        )
+    table = sources.load(source, root=root, columns=columns)
     return table if imbalance is None else tails.cut(table, imbalance, profile, subset_seed)
 
 

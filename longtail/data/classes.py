@@ -19,7 +19,7 @@ def read_classes(folder: Path) -> tuple[str, ...] | None:
     file = folder / "classes.txt"
     if not file.is_file():
         return None
-    classes = tuple(plain(line) for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip())
+    classes = tuple(plain(line) for line in file.read_text(encoding="utf-8-sig").split("\n") if line.strip())
     if len(set(classes)) < len(classes):
         twice = next(c for c in classes if classes.count(c) > 1)
         raise LongtailError(f'{file} lists the class "{twice}" twice: leave one.')

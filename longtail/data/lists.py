@@ -79,18 +79,21 @@ def _family(path: Path) -> list[Path]:
 def _read(file: Path, columns: Columns) -> pa.Table:
     """path, label, split and, where there is one, group: all strings."""
     try:
-        raw = (gzip.decompress if file.suffix == ".gz" else bytes)(file.read_bytes()).removeprefix(b"\xef\xbb\xbf")
-        first = next((line for line in raw.split(b"\n", 100) if line.strip()), b"").decode().strip("\r")
+        raw = file.read_bytes()
+        text = (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8-sig")
+        first = next((line for line in text.split("\n", 100) if line.strip()), "").strip("\r")
+        if not first:
+            raise LongtailError(f"{file} lists no image.")
         if file.name.removesuffix(".gz").endswith(".txt") and _PATH_SPACE_LABEL.match(first):
-            rows = _read_path_label(raw.decode(), file)
+            rows = _read_path_label(text, file)
         else:
-            rows = _read_delimited(raw, first, file, columns)
-    except OSError as error:
-        raise LongtailError(f"{file} cannot be read ({error.strerror or error}).") from error
-    except (EOFError, zlib.error) as error:
-        raise LongtailError(f"{file} is not a whole gzip file: fetch it again.") from error
+            rows = _read_delimited(text, first, file, columns)
     except UnicodeDecodeError as error:
         raise LongtailError(f"{file} is not UTF-8 text: save it as UTF-8.") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise LongtailError(f"{file} is not a whole gzip file: fetch it again.") from error
+    except OSError as error:
+        raise LongtailError(f"{file} cannot be read ({error.strerror or error}).") from error
     except pa.ArrowInvalid as error:
         raise LongtailError(f"{file} is not a table: {str(error).splitlines()[0]}") from error
     if "split" not in rows.column_names:
@@ -108,7 +111,7 @@ def _read_path_label(text: str, file: Path) -> pa.Table:
     return pa.table({"path": fields.field("path"), "label": fields.field("label")})
 
 
-def _read_delimited(raw: bytes, first: str, file: Path, columns: Columns) -> pa.Table:
+def _read_delimited(text: str, first: str, file: Path, columns: Columns) -> pa.Table:
     delimiter = "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
     cells = next(csv.reader([first], delimiter=delimiter), [])
     names = [cell.strip() for cell in cells]
@@ -117,7 +120,7 @@ def _read_delimited(raw: bytes, first: str, file: Path, columns: Columns) -> pa.
     if not header:
         names = [f"column {i + 1}" for i in range(len(cells))]
     table = pyarrow.csv.read_csv(
-        pa.py_buffer(raw),
+        pa.py_buffer(text.encode()),
         read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows_after_names=int(header)),
         parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
         convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),

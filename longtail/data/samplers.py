@@ -98,7 +98,7 @@ def _round(expected: np.ndarray, total: int, seed: int, epoch: int) -> np.ndarra
 
 
 def _blocks(counts: np.ndarray, start: np.ndarray, blocks: int, k: int, seed: int, epoch: int) -> np.ndarray:
-    """Places in the class-sorted list, in blocks of k of one class; all classes come, shuffled, before any comes again."""
+    """Places in the class-sorted list, in blocks of k of a class; all classes come, in any order, before one recurs."""
     present = np.flatnonzero(counts)
     cycles = -(-blocks // len(present))
     random = keys(seed, epoch, torch.arange(cycles * len(present)), _CLASS_CYCLES).numpy().reshape(cycles, -1)

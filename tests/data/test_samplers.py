@@ -87,10 +87,8 @@ def test_k_per_class_comes_in_blocks():
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_ranks_together_see_exactly_the_global_batches(kind, world):
     rows = drawn(kind, epoch=0, epochs=3)
-    shards = [
-        Shard(16, rank, world, drop_last=False) for rank in range(world)
-    ]  # neither 16 nor what is left divides by 3
-    assert len(rows) % 16
+    shards = [Shard(16, rank, world, drop_last=False) for rank in range(world)]
+    assert len(rows) % 16, "the last batch is to be a part of one"
     for step in range(shards[0].steps(len(rows))):
         # A resumed run, or another rank, computes the list anew.
         parts = [drawn(kind, epoch=0, epochs=3)[shard.positions(len(rows), step)] for shard in shards]

@@ -1,0 +1,59 @@
+"""One door: whatever the form, the same images are the same table."""
+
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pictures import write
+
+from longtail.data import benchmarks, lists
+from longtail.data.sources import load
+from longtail.errors import LongtailError
+
+
+def test_forms_of_the_same_images_give_the_same_table(tmp_path):
+    folder = tmp_path / "folder"
+    names = [f"train/{c}/{i}.png" for c in "ab" for i in range(3)] + ["test/b/9.png"]
+    for seed, name in enumerate(names):
+        write(folder / name, seed)
+    from_folder = load(folder)
+    lists.save(from_folder, folder / "list.csv")
+    image = [{"bytes": from_folder.images.content(i), "path": from_folder.images.name(i)} for i in range(7)]
+    split = [name.split("/")[0] for name in map(from_folder.images.name, range(7))]
+    labels = [from_folder.classes[c] for c in from_folder.labels]
+    pq.write_table(pa.table({"image": image, "label": labels, "split": split}), tmp_path / "x.parquet")
+    for other in (load(folder / "list.csv"), load(str(tmp_path / "x.parquet"))):
+        assert other.classes == from_folder.classes
+        assert (other.labels == from_folder.labels).all()
+        assert (other.split == from_folder.split).all()
+        assert all((other.images.decode(i) == from_folder.images.decode(i)).all() for i in range(7))
+        assert all(other.images.content(i) == from_folder.images.content(i) for i in range(7))
+
+
+def test_own_data_may_be_cut_to_a_tail(tmp_path):
+    for i in range(40):
+        write(tmp_path / "ab"[i % 2] / f"{i}.png", i)
+    table = benchmarks.load(tmp_path, imbalance=10)
+    assert table.counts().tolist() == [20, 2]
+    assert len(np.unique(table.labels)) == 2
+
+
+def test_no_such_data():
+    with pytest.raises(LongtailError, match=r"no/such/place does not exist: give a folder"):
+        benchmarks.load("no/such/place")
+    with pytest.raises(LongtailError, match=r"no benchmark and no file 'cifar1000-lt'; .* cifar100-lt"):
+        benchmarks.load("cifar1000-lt")
+
+
+def test_a_file_that_is_no_list(tmp_path):
+    (tmp_path / "x.zip").write_bytes(b"PK")
+    with pytest.raises(LongtailError, match="no folder, CSV, TSV, TXT or parquet"):
+        load(tmp_path / "x.zip")
+
+
+def test_hugging_face_sets_need_their_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(LongtailError, match="pip install datasets"):
+        load("hf:someone/something")

@@ -28,26 +28,27 @@ class Lock:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._touched = 0.0
+        self._content = ""
 
     def acquire(self) -> None:
-        mine = json.dumps({"process": os.getpid(), "begun": _begun(os.getpid()), "machine": _machine()})
+        self._content = json.dumps({"process": os.getpid(), "begun": _begun(os.getpid()), "machine": _machine()})
         try:
-            while not self._create(mine):
+            while not self._create():
                 self._remove_if_stale()
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self._touched = time.monotonic()
 
-    def _create(self, content: str) -> bool:
+    def _create(self) -> bool:
         try:
             file = open(self.path, "x")  # noqa: SIM115  (closed below; what fails there is another error)
         except FileExistsError:
             return False
         try:
             with file:
-                file.write(content)
+                file.write(self._content)
         except OSError:
-            self.release()
+            self.path.unlink()
             raise
         return True
 
@@ -91,7 +92,8 @@ class Lock:
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
-            self.path.unlink()
+            if self.path.read_text() == self._content:  # a holder that was silent for too long may have lost it
+                self.path.unlink()
 
 
 def _parse(written: bytes) -> dict[str, Any]:

@@ -50,7 +50,18 @@ def test_a_living_holder_is_named_and_a_killed_one_forgotten(tmp_path: Path) -> 
     assert json.loads(path.read_text())["process"] == os.getpid()
     with pytest.raises(LongtailError, match=f"in use by process {os.getpid()}"):
         lock.Lock(path).acquire()
-    lock.Lock(path).release()
+
+
+def test_only_its_holder_releases_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    mine = lock.Lock(path)
+    mine.acquire()
+    content = path.read_text()
+    rewrite(path, machine="elsewhere")  # taken over while this process was suspended
+    mine.release()
+    assert path.exists()
+    path.write_text(content)
+    mine.release()
     assert list(tmp_path.iterdir()) == []
 
 

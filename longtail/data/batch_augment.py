@@ -14,6 +14,7 @@ from torch import Tensor
 from longtail.data.batch_crop import CROP_DRAWS, crop_boxes, cutout, resized_crop, shift_flip
 from longtail.data.batch_operations import Step, run
 from longtail.data.batch_policies import auto_augment, colour_jitter, rand_augment, sometimes
+from longtail.errors import LongtailError
 
 IMAGENET_GREY = (124, 116, 104)
 
@@ -40,6 +41,10 @@ class View:
         if self.crop_scale:
             size = images.shape[2], images.shape[3]
             images = resized_crop(images, crop_boxes(u[:, :CROP_DRAWS], *size, self.crop_scale), size)
+        return self.after_crop(images, u)
+
+    def after_crop(self, images: Tensor, u: Tensor) -> Tensor:
+        """For images that have been cropped; u [B, draws] all the same."""
         return self.augment(images, u[:, self.draws - self.own_draws :])
 
 
@@ -101,6 +106,13 @@ VIEWS: dict[str, View] = {
     "simclr": View(sim(hue=0.1, probability=0.8), 13, (0.2, 1.0)),
     "randstack": View(stacked, 21, (0.08, 1.0)),
 }
+
+
+def named(names: Sequence[str]) -> tuple[View, ...]:
+    for name in names:
+        if name not in VIEWS:
+            raise LongtailError(f"There is no augmentation {name!r}; choose from {', '.join(VIEWS)}.")
+    return tuple(VIEWS[name] for name in names)
 
 
 def normalise(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from longtail.data.batch_augment import VIEWS, normalise
+from longtail.data.batch_augment import View, named, normalise
 from longtail.data.randomness import keys, uniforms
 from longtail.data.table import ImageTable, PixelStore
 from longtail.types import Batch
@@ -69,6 +69,11 @@ def pixel_tensor(table: ImageTable, device: torch.device | str = "cpu") -> Tenso
     return torch.from_numpy(table.images.pixels).permute(0, 3, 1, 2).contiguous().to(device)
 
 
+def draw(views: Sequence[View], seed: int, epoch: int, positions: Tensor) -> tuple[Tensor, ...]:
+    """Each view's random numbers [B, draws] for the samples at these places of the epoch's order."""
+    return tuple(uniforms(keys(seed, epoch, positions, number), view.draws) for number, view in enumerate(views))
+
+
 class MemoryLoader:
     """Small images: all are one uint8 tensor on the device, a batch is one gather, views are made where they lie.
 
@@ -91,7 +96,7 @@ class MemoryLoader:
     ):
         self.pixels, self.labels = pixels, labels.to(pixels.device)
         self.order, self.shard, self.seed = order, shard, seed
-        self.views = [VIEWS[name] for name in views]
+        self.views = named(views)
         self.mean, self.std, self.dtype, self.channels_last = mean, std, dtype, channels_last
         self.length = len(order(0))
 
@@ -115,14 +120,7 @@ class MemoryLoader:
     def _batch(self, rows: Tensor, epoch: int, positions: Tensor) -> Batch:
         ids = rows.to(self.pixels.device, non_blocking=True)
         images = self.pixels.index_select(0, ids)
-        views = tuple(
-            normalise(
-                view(images, uniforms(keys(self.seed, epoch, positions, number), view.draws)),
-                self.mean,
-                self.std,
-                self.dtype,
-                self.channels_last,
-            )
-            for number, view in enumerate(self.views)
-        )
-        return Batch(views, self.labels.index_select(0, ids), ids)
+        numbers = draw(self.views, self.seed, epoch, positions)
+        views = [view(images, u) for view, u in zip(self.views, numbers, strict=True)]
+        floats = tuple(normalise(view, self.mean, self.std, self.dtype, self.channels_last) for view in views)
+        return Batch(floats, self.labels.index_select(0, ids), ids)

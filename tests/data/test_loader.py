@@ -2,12 +2,20 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
+from PIL import Image
+from torchvision.transforms import functional
 
+from longtail.data.augment import ImageFormat, centred
 from longtail.data.batch_augment import VIEWS, normalise
+from longtail.data.batch_crop import crop_boxes
+from longtail.data.decode import BadImage
+from longtail.data.disk_loader import DiskLoader
 from longtail.data.loader import MemoryLoader, Shard, pixel_tensor
 from longtail.data.randomness import keys, uniforms
 from longtail.data.table import ImageTable, PixelStore
+from longtail.errors import LongtailError
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 N = 53
@@ -98,3 +106,126 @@ def test_evaluation_sees_every_image_once_and_unchanged():
     images, _, ids = joined(loader.epoch(0))
     assert ids.tolist() == rows.tolist()
     torch.testing.assert_close(images, normalise(loader.pixels[7:40], MEAN, STD))
+
+
+class Encoded:
+    """A store of photographs of several sizes, some of them broken."""
+
+    def __init__(self, n: int, broken=()):
+        self.images = [_photograph(i) for i in range(n)]
+        self.broken = set(broken)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, i: int) -> str:
+        return f"photo{i}.jpg"
+
+    def content(self, i: int) -> bytes:
+        return self.images[i].tobytes()
+
+    def take(self, rows):
+        raise NotImplementedError
+
+    def decode(self, i: int) -> np.ndarray:
+        if i in self.broken:
+            raise BadImage(f"{self.name(i)} cannot be decoded.")
+        return self.images[i]
+
+
+def _photograph(i: int) -> np.ndarray:
+    rng = np.random.default_rng(i)
+    coarse = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(coarse).resize((60 + 7 * (i % 5), 50 + 11 * (i % 4)), Image.Resampling.BICUBIC))
+
+
+FORMAT = ImageFormat(32, MEAN, STD, "bicubic", 0.875)
+
+
+def disk_loader(shard: Shard, views=("sim", "none", "crop"), *, n=30, broken=(), workers=0, **options) -> DiskLoader:
+    labels = (np.arange(n) % 3).astype(np.int32)
+    data = ImageTable(tuple("abc"), labels, np.zeros(n, np.uint8), Encoded(n, broken))
+    order = options.pop("order", lambda epoch: np.random.default_rng(epoch).permutation(n))
+    return DiskLoader(data, order, shard, views=views, seed=3, format=FORMAT, workers=workers, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_no_bit(workers):
+    alone = disk_loader(Shard(8, drop_last=False))
+    loader = disk_loader(Shard(8, drop_last=False), workers=workers)
+    assert len(loader) == len(alone) == 4
+    next(iter(loader.epoch(5)))  # abandoned, as a preflight does
+    for epoch in (0, 1):
+        assert_same(joined(loader.epoch(epoch)), joined(alone.epoch(epoch)))
+    assert_same(joined(loader.epoch(1, start_step=2)), [part[16:] for part in joined(alone.epoch(1))])
+    ranks = [list(disk_loader(Shard(8, rank, 3, drop_last=False)).epoch(1)) for rank in range(3)]
+    assert_same(joined(batch for step in zip(*ranks, strict=True) for batch in step), joined(alone.epoch(1)))
+
+
+def test_where_the_views_are_finished_changes_no_bit():
+    loader, other = disk_loader(Shard(10)), disk_loader(Shard(10))
+    other.augment_here, other.decoded.dataset.augment = True, False
+    assert_same(joined(other.epoch(0)), joined(loader.epoch(0)))
+
+
+def test_files_and_memory_give_the_same_batches():
+    data = table()
+    format = ImageFormat(16, MEAN, STD, crop_pct=1.0)
+    views = ("weak", "autoaugment", "none")
+    disk = DiskLoader(data, shuffled, Shard(12), views=views, seed=3, format=format, workers=0)
+    assert_same(joined(disk.epoch(1)), joined(memory_loader(Shard(12), views).epoch(1)))
+
+
+def test_crops_are_those_of_the_numbers():
+    loader = disk_loader(Shard(5), views=("crop",), order=lambda epoch: np.arange(30))
+    batch = next(iter(loader.epoch(0)))
+    u = uniforms(keys(3, 0, torch.arange(5), 0), VIEWS["crop"].draws)
+    for i in range(5):
+        image = _photograph(i)
+        top, left, height, width = crop_boxes(u[i : i + 1, :22], *image.shape[:2], (0.08, 1.0))[0].tolist()
+        want = functional.resized_crop(Image.fromarray(image), top, left, height, width, [32, 32])
+        pixels = torch.from_numpy(np.array(want)).permute(2, 0, 1)[None]
+        pixels = pixels.flip(3) if u[i, 22] < 0.5 else pixels
+        assert torch.equal(batch.views[0][i : i + 1], normalise(pixels, MEAN, STD))
+
+
+@pytest.mark.parametrize("model", ["resnet50.a1_in1k", "vit_base_patch16_224.augreg_in21k"])
+def test_evaluation_is_timms(model):
+    config = timm.get_pretrained_cfg(model).to_dict()
+    format = ImageFormat.of_timm(config)
+    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=config))
+    for i in range(6):
+        image = Image.fromarray(_photograph(i)).resize((301 + 40 * i, 420 - 50 * i))
+        ours = normalise(
+            torch.from_numpy(centred(np.array(image), format).copy()).permute(2, 0, 1)[None], format.mean, format.std
+        )
+        torch.testing.assert_close(ours[0], transform(image))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_image_stops_with_its_name(workers):
+    loader = disk_loader(Shard(10), broken={7}, workers=workers)
+    with pytest.raises(LongtailError, match=r"^photo7\.jpg cannot be decoded\.$"):
+        list(loader.epoch(0))
+
+
+def test_bad_images_are_skipped_or_replaced():
+    order = {"order": lambda epoch: np.arange(30)}
+    broken = {4, 5, 19}
+    plain = joined(disk_loader(Shard(10), **order).epoch(0))
+    skipping = disk_loader(Shard(10), broken=broken, on_bad_image="skip", **order)
+    good = [i for i in range(30) if i not in broken]
+    assert_same(joined(skipping.epoch(0)), [part[good] for part in plain])
+    assert sorted(skipping.bad) == sorted(broken)
+    assert skipping.bad[4] == "photo4.jpg cannot be decoded."
+    replacing = disk_loader(Shard(10), broken=broken, on_bad_image="replace", **order)
+    stand_in = [{4: 6, 5: 6, 19: 18}.get(i, i) for i in range(30)]
+    assert_same(joined(replacing.epoch(0)), [part[stand_in] for part in plain])
+    hopeless = disk_loader(Shard(10), broken=range(30), on_bad_image="replace", **order)
+    with pytest.raises(LongtailError, match="photo0"):
+        list(hopeless.epoch(0))
+
+
+def test_unknown_augmentation_is_named():
+    with pytest.raises(LongtailError, match="'strong'; choose from none"):
+        memory_loader(Shard(10), views=("strong",))

@@ -63,7 +63,7 @@ def train(
         dist.barrier()
 
     model = dist.wrap(method, device.torch)
-    metrics = Metrics(folder / "metrics.jsonl", keep_through=epoch_0)
+    metrics = Metrics(folder / "metrics.jsonl", keep_through=epoch_0) if dist.is_main() else None
     watch = NaNWatch(folder)
     for epoch in range(epoch_0, stage.epochs):
         set_training_mode(method, stage)
@@ -90,7 +90,8 @@ def train(
             method.after_step()
             progress.step(epoch, step + 1, len(loader))
 
-            if (signal := stop_requested()) is not None:
+            if step + 1 < len(loader) and (signal := stop_requested()) is not None:
+                watch.finish()
                 save(epoch, step + 1, log)
                 raise Interrupted(signal)
         watch.finish()
@@ -99,10 +100,13 @@ def train(
         row["images_per_second"] = loader.images_per_epoch / max(log.seconds, 1e-9)
         if epoch + 1 == stage.epochs or (epoch + 1) % evaluate_every == 0:
             row |= evaluate(method)
-        metrics.write(row)
+        if metrics is not None:
+            metrics.write(row)
         save(epoch + 1, 0, None)
         step_0, log_state = 0, None
         progress.say(epoch_line(row, stage.epochs))
+        if epoch + 1 < stage.epochs and (signal := stop_requested()) is not None:
+            raise Interrupted(signal)
 
 
 def set_training_mode(method: Method, stage: Stage) -> None:

@@ -47,8 +47,10 @@ def preflight(stage: Stage, method: Method, loader: Loader, test: Loader, device
         with torch.no_grad(), device.autocast():
             scores_bc = trial.scores(next(iter(test.epoch(0))).views[0])
         if scores_bc.isnan().any():
-            raise LongtailError("the scores of the first evaluation batch are not numbers; look at its images")
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".preflight-") as temporary:
+            raise LongtailError(
+                "after one step the scores of the first test images are not numbers: lower the learning rate, or look at the images"
+            )
+        with tempfile.TemporaryDirectory(suffix=".tmp", dir=folder) as temporary:
             state = {"method": trial.resume_state(), "optimiser": optimiser.state_dict()}
             checkpoint.save(Path(temporary), state, step=0)
             assert checkpoint.load(Path(temporary)) is not None

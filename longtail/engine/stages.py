@@ -41,6 +41,7 @@ from longtail.models.teacher import Teacher
 from longtail.prior import log_prior
 from longtail.recipe import Data, Recipe, Stage, to_dict
 
+
 @dataclass(frozen=True)
 class Finished:
     """What is known of a finished stage; `result.json` in its folder."""

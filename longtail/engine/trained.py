@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from longtail.engine import checkpoint
@@ -58,10 +57,10 @@ def save(folder: Path, method: Method, stage: Stage, card: dict[str, Any]) -> No
         "log_added": objective.log_added.tolist(),  # type: ignore[union-attr, operator]
         "log_mass": objective.log_mass.tolist(),  # type: ignore[union-attr, operator]
     }
-    save_file(_contiguous(_backbone_of(method).state_dict()), folder / "backbone.safetensors")
+    checkpoint.write_tensors(folder / "backbone.safetensors", _backbone_of(method).state_dict())
     if bank:
-        save_file(_contiguous(bank), folder / "bank.safetensors")
-    checkpoint.save_model(folder, _contiguous({k: v for k, v in state.items() if not k.startswith(BANK)}), card)
+        checkpoint.write_tensors(folder / "bank.safetensors", bank)
+    checkpoint.save_model(folder, {k: v for k, v in state.items() if not k.startswith(BANK)}, card)
 
 
 def load(folder: str | Path) -> Model:
@@ -118,10 +117,3 @@ def same_classes(mine: Sequence[str], theirs: Sequence[str], where: str | Path) 
 def _backbone_of(method: Method) -> nn.Module:
     backbone = method.backbone
     return backbone.model if isinstance(backbone, backbones.TimmBackbone) else backbone
-
-
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name: tensor.detach().cpu().contiguous().clone(memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }

@@ -46,7 +46,7 @@ class Decoder:
 
     def __getitem__(self, request: Request) -> Decoded:
         good: list[int] = []
-        sized: list[list[np.ndarray]] = []  # of each good image, of each view
+        sized: list[list[Tensor]] = []  # of each good image, of each view
         bad: dict[int, str] = {}
         for place, row in enumerate(request.rows.tolist()):
             try:
@@ -58,20 +58,19 @@ class Decoder:
             else:
                 good.append(place)
                 sized.append(self._size(image, [u[place : place + 1] for u in request.numbers]))
+        if not good:
+            return Decoded(torch.empty(0), (), (), bad)
         which = np.arange(len(good))
-        if self.on_bad_image == "replace" and good:
+        if self.on_bad_image == "replace":
             which = np.searchsorted(good, np.arange(len(request.rows))).clip(max=len(good) - 1)  # the next good one
-        kept = np.array(good, dtype=np.int64)[which]
+        kept = np.array(good)[which]
         numbers = tuple(u[kept] for u in request.numbers)
-        views = tuple(
-            torch.from_numpy(np.stack([sized[i][v] for i in which])) for v in range(len(numbers) if good else 0)
-        )
-        views = tuple(view.permute(0, 3, 1, 2).contiguous() for view in views)
+        views = tuple(torch.stack([sized[i][v] for i in which]).contiguous() for v in range(len(self.views)))
         if self.augment:
-            views = tuple(view.after_crop(x, u) for view, x, u in zip(self.views, views, numbers, strict=False))
+            views = tuple(view.after_crop(x, u) for view, x, u in zip(self.views, views, numbers, strict=True))
         return Decoded(torch.from_numpy(request.rows[kept]), numbers, views, bad)
 
-    def _size(self, image: np.ndarray, numbers: list[Tensor]) -> list[np.ndarray]:
+    def _size(self, image: np.ndarray, numbers: list[Tensor]) -> list[Tensor]:
         whole = None if all(view.crop_scale for view in self.views) else centred(image, self.format)
         sized = []
         for view, u in zip(self.views, numbers, strict=True):

@@ -5,7 +5,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from torchvision.transforms import functional
+from torchvision.transforms.v2 import functional
 
 from longtail.data.augment import ImageFormat, centred
 from longtail.data.batch_augment import VIEWS, normalise
@@ -136,7 +136,7 @@ class Encoded:
 def _photograph(i: int) -> np.ndarray:
     rng = np.random.default_rng(i)
     coarse = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    return np.asarray(Image.fromarray(coarse).resize((60 + 7 * (i % 5), 50 + 11 * (i % 4)), Image.Resampling.BICUBIC))
+    return np.array(Image.fromarray(coarse).resize((60 + 7 * (i % 5), 50 + 11 * (i % 4)), Image.Resampling.BICUBIC))
 
 
 FORMAT = ImageFormat(32, MEAN, STD, "bicubic", 0.875)
@@ -183,10 +183,10 @@ def test_crops_are_those_of_the_numbers():
     for i in range(5):
         image = _photograph(i)
         top, left, height, width = crop_boxes(u[i : i + 1, :22], *image.shape[:2], (0.08, 1.0))[0].tolist()
-        want = functional.resized_crop(Image.fromarray(image), top, left, height, width, [32, 32])
-        pixels = torch.from_numpy(np.array(want)).permute(2, 0, 1)[None]
-        pixels = pixels.flip(3) if u[i, 22] < 0.5 else pixels
-        assert torch.equal(batch.views[0][i : i + 1], normalise(pixels, MEAN, STD))
+        tensor = torch.from_numpy(image).permute(2, 0, 1)
+        want = functional.resized_crop(tensor, top, left, height, width, [32, 32])[None]
+        want = want.flip(3) if u[i, 22] < 0.5 else want
+        assert torch.equal(batch.views[0][i : i + 1], normalise(want, MEAN, STD))
 
 
 @pytest.mark.parametrize("model", ["resnet50.a1_in1k", "vit_base_patch16_224.augreg_in21k"])
@@ -196,9 +196,7 @@ def test_evaluation_is_timms(model):
     transform = timm.data.create_transform(**timm.data.resolve_data_config({}, pretrained_cfg=config))
     for i in range(6):
         image = Image.fromarray(_photograph(i)).resize((301 + 40 * i, 420 - 50 * i))
-        ours = normalise(
-            torch.from_numpy(centred(np.array(image), format).copy()).permute(2, 0, 1)[None], format.mean, format.std
-        )
+        ours = normalise(centred(np.array(image), format)[None], format.mean, format.std)
         torch.testing.assert_close(ours[0], transform(image))
 
 

@@ -20,7 +20,7 @@ class Groups:
     def __str__(self) -> str:
         sizes = np.bincount(self.codes, minlength=len(NAMES))
         parts = zip(NAMES, self.bounds, sizes, strict=True)
-        return " | ".join(f"{name} ({bound}) {size} classes" for name, bound, size in parts)
+        return " | ".join(f"{name} ({bound}): {size}" for name, bound, size in parts) + " classes"
 
 
 def by_threshold(train_counts: np.ndarray) -> Groups:
@@ -37,12 +37,19 @@ def by_terciles(train_counts: np.ndarray) -> Groups:
     one is all medium.
 
     >>> print(by_terciles(np.array([3000, 900, 800, 40, 30, 12])))
-    many (900 to 3000) 2 classes | medium (40 to 800) 2 classes | few (12 to 30) 2 classes
+    many (900 to 3000): 2 | medium (40 to 800): 2 | few (12 to 30): 2 classes
     """
     counts = np.asarray(train_counts)
     _, block, sizes = np.unique(counts, return_inverse=True, return_counts=True)
     middle = np.cumsum(sizes) - sizes / 2  # of each block, in classes from the smallest
     codes = 2 - np.floor(middle[block] * 3 / len(counts)).astype(np.int64)
     spans = [counts[codes == code] for code in range(len(NAMES))]
-    many, medium, few = (f"{span.min()} to {span.max()}" if len(span) else "none" for span in spans)
+    many, medium, few = (_range(span) for span in spans)
     return Groups(codes, (many, medium, few))
+
+
+def _range(counts: np.ndarray) -> str:
+    if not len(counts):
+        return "none"
+    low, high = counts.min(), counts.max()
+    return f"{low}" if low == high else f"{low} to {high}"

@@ -61,6 +61,8 @@ def test_differs_from_both_where_an_absent_class_is_answered():
     assert tm.multiclass_accuracy(answers, labels, num_classes=3, average="macro").item() == pytest.approx(
         (2 / 3 + 1) / 3
     )
+    with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
+        assert metrics.balanced_accuracy(table) == pytest.approx(sk.balanced_accuracy_score(labels, answers))
     assert metrics.macro_f1(table) == pytest.approx(sk.f1_score(labels, answers, labels=[0, 1], average="macro"))
     assert sk.f1_score(labels, answers, average="macro") == pytest.approx(2 / 3 * metrics.macro_f1(table))
 
@@ -103,10 +105,15 @@ def test_a_calibrated_model_has_no_calibration_error_in_any_group():
     generator = torch.Generator().manual_seed(0)
     scores = 2 * torch.randn(60_000, 12, generator=generator) + torch.linspace(3, -1, 12)
     labels = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
-    summary = summarise(count(scores, labels, batch=10_000).per_class(), TRAIN_COUNTS)
+    table = count(scores, labels, batch=10_000).per_class()
+    summary = summarise(table, TRAIN_COUNTS)
     errors = [summary[name] for name in ("ece", "ece_many", "ece_medium", "ece_few")]
     assert max(e for e in errors if e is not None) < 0.03
     assert None not in errors
+    # Grouped by true class the same model would look wrong: too modest on the head, too bold on the tail.
+    head, tail = table.n > 5000, table.n < 1000
+    assert table.correct[head].sum() > 1.05 * table.confidence[head].sum()
+    assert table.correct[tail].sum() < 0.9 * table.confidence[tail].sum()
 
 
 def test_group_errors_add_up_to_no_less_than_the_overall_one(all_present):

@@ -29,22 +29,35 @@ class Segments(NamedTuple):
     def num_classes(self) -> int:
         return len(self.offsets) - 1
 
-    def maxima(self, x_kb: Tensor) -> Tensor:
-        """[C, B]: the largest entry of each class; LOWEST for a class without rows."""
-        if x_kb.is_cuda:
-            return torch.segment_reduce(x_kb, "max", offsets=self.offsets, axis=0, unsafe=True, initial=LOWEST)
-        lowest = x_kb.new_full((self.num_classes, x_kb.shape[1]), LOWEST)
-        return lowest.scatter_reduce_(0, self.class_of_row[:, None].expand_as(x_kb), x_kb, "amax")
+    def blocks(self, rows: int) -> "list[tuple[slice, Segments]]":
+        """The same rows, so many at a time. A class may begin in one block and end in another."""
+        total = len(self.class_of_row)
+        if total <= rows:
+            return [(slice(0, total), self)]
+        cuts = [slice(i, min(i + rows, total)) for i in range(0, total, rows)]
+        return [
+            (cut, Segments(self.offsets.clamp(cut.start, cut.stop) - cut.start, self.class_of_row[cut], self.longest))
+            for cut in cuts
+        ]
 
-    def sums(self, x_kb: Tensor) -> Tensor:
-        """[C, B]: the sum over each class; 0 for a class without rows.
+    def maxima_(self, into_cb: Tensor, x_kb: Tensor) -> None:
+        """Raise each class's entry to the largest among its rows."""
+        if x_kb.is_cuda:
+            here_cb = torch.segment_reduce(x_kb, "max", offsets=self.offsets, axis=0, unsafe=True, initial=LOWEST)
+            torch.maximum(into_cb, here_cb, out=into_cb)
+        else:
+            into_cb.scatter_reduce_(0, self.class_of_row[:, None].expand_as(x_kb), x_kb, "amax")
+
+    def sums_(self, into_cb: Tensor, x_kb: Tensor) -> None:
+        """Add each class's rows to its entry.
 
         index_add_ is atomic on CUDA: it rounds differently from run to run. segment_reduce is slow on CPU, not on MPS.
         """
         if x_kb.is_cuda:
-            return torch.segment_reduce(x_kb, "sum", offsets=self.offsets, axis=0, unsafe=True)
-        return x_kb.new_zeros((self.num_classes, x_kb.shape[1])).index_add_(0, self.class_of_row, x_kb)
+            into_cb.add_(torch.segment_reduce(x_kb, "sum", offsets=self.offsets, axis=0, unsafe=True))
+        else:
+            into_cb.index_add_(0, self.class_of_row, x_kb)
 
-    def expand(self, x_cb: Tensor) -> Tensor:
-        """[K, B]: every row gets its class's entry."""
-        return x_cb.index_select(0, self.class_of_row)
+    def expand(self, x_cb: Tensor, out_kb: Tensor) -> Tensor:
+        """Every row gets its class's entry."""
+        return torch.index_select(x_cb, 0, self.class_of_row, out=out_kb)

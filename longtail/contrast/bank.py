@@ -106,7 +106,9 @@ class Bank(nn.Module):
 
     def filled_counts(self) -> Tensor:
         """[C] int64."""
-        return self.segments.sums(self.filled[:, None].long())[:, 0]
+        offsets = self._offsets
+        filled = torch.cat([offsets.new_zeros(1), self.filled.cumsum(0)])
+        return filled[offsets].diff()
 
     @torch.no_grad()
     def enqueue(self, features_bd: Tensor, labels_b: Tensor, ids_b: Tensor) -> None:

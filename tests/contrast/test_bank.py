@@ -1,4 +1,5 @@
 from collections import deque
+from itertools import pairwise
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ class Deques:
 def contents(bank):
     offsets = bank.segments.offsets.tolist()
     rows = list(zip(bank.ids.tolist(), bank.features.tolist(), bank.filled.tolist(), strict=True))
-    return [sorted(row[:2] for row in rows[a:b] if row[2]) for a, b in zip(offsets, offsets[1:], strict=False)]
+    return [sorted(row[:2] for row in rows[a:b] if row[2]) for a, b in pairwise(offsets)]
 
 
 @settings(max_examples=25)

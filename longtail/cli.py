@@ -49,6 +49,9 @@ def train(
     seed: int = 0,
     precision: str = "auto",
     device: str = "auto",
+    weights: Path | None = None,
+    workers: int | None = None,
+    on_bad_image: str = "stop",
     out: Path | None = None,
     resume: bool = False,
     config: Path | None = None,
@@ -66,7 +69,7 @@ def train(
         epochs: of every stage.
         batch_size: in all, over devices and accumulation steps.
         lr: learning rate at that batch size.
-        augment: none, shift, weak, autoaugment.
+        augment: none, shift, weak, autoaugment; for photographs crop, randaugment, sim, randstack.
         imbalance: cut a balanced training set to this n_max / n_min; 1 leaves it balanced.
         tail: profile of that cut: exp, step or pareto.
         subset_seed: which images the cut keeps; 0 is the published subset. --seed never moves it.
@@ -75,6 +78,9 @@ def train(
         seed: of weights, order and augmentation.
         precision: auto, float32 or bfloat16.
         device: auto, cpu, cuda or mps.
+        weights: a safetensors file to start the backbone from, or a run folder.
+        workers: processes that read images; batches do not depend on their number.
+        on_bad_image: stop with its name, or skip it and count it.
         out: the run folder; runs/DATA-METHOD if not given.
         resume: carry on in the run folder, bit for bit.
         config: a recipe as JSON or YAML; a run's config.json repeats it.
@@ -94,8 +100,8 @@ def train(
         table = load_data(recipe.data)
     elif data:
         root = str(data_root) if data_root else None
-        source = recipes.Data(data, root, imbalance, tail, subset_seed)
-        table = load_data(source)
+        source = recipes.Data(data, root, imbalance, tail, subset_seed=subset_seed, on_bad_image=on_bad_image)
+        table = load_data(source, print)
         size = getattr(table.images, "pixels", None)
         recipe, why = derive(
             source,
@@ -108,7 +114,8 @@ def train(
             batch_size=batch_size,
             lr=lr,
             augment=augment,
-            pretrained=not from_scratch,
+            pretrained=not from_scratch and weights is None,
+            weights=str(weights) if weights else None,
             seed=seed,
             precision=precision,
         )
@@ -122,7 +129,16 @@ def train(
     from longtail.engine.session import train_run
 
     place = devices.choose(recipe.precision, device)
-    train_run(recipe, table, out or Path("runs") / recipe.name, place, resume=resume, dry_run=dry_run, why=why)
+    train_run(
+        recipe,
+        table,
+        out or Path("runs") / recipe.name,
+        place,
+        resume=resume,
+        dry_run=dry_run,
+        why=why,
+        workers=workers,
+    )
 
 
 def evaluate(run: Positional[Path], /, prior: str = "as-trained") -> None:

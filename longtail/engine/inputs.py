@@ -1,38 +1,45 @@
-"""The loaders of a run: training views for a stage, and the plain test images."""
+"""The loaders of a run: a stage's training views, and a split's images as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from longtail.data.loader import MemoryLoader, Shard, pixel_tensor
+from longtail.data.augment import ImageFormat
+from longtail.data.disk_loader import DiskLoader
+from longtail.data.loader import Loader, MemoryLoader, Shard, pixel_tensor
 from longtail.data.samplers import order
-from longtail.data.table import ImageTable
+from longtail.data.table import ImageTable, PixelStore
 from longtail.engine import dist
 from longtail.engine.device import Device
-from longtail.recipe import Stage
+from longtail.models.backbone import is_timm
+from longtail.recipe import Data, Recipe, Stage
 
-CIFAR = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-def normalisation(source: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return CIFAR if source.startswith("cifar") else IMAGENET
+CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
 class Inputs:
-    """All loaders of a run read one tensor of pixels, which is put on the device once."""
+    """Small images of one size live in one tensor on the device; photographs are read by worker processes."""
 
-    def __init__(self, table: ImageTable, source: str, device: Device, seed: int) -> None:
-        self.table, self.device, self.seed = table, device, seed
-        self.mean, self.std = normalisation(source)
-        self.pixels = pixel_tensor(table, device.torch)
+    def __init__(self, table: ImageTable, data: Data, format: ImageFormat, device: Device, seed: int, workers: int = 0):
+        self.table, self.format, self.device, self.seed, self.workers = table, format, device, seed, workers
+        self.on_bad_image = data.on_bad_image
+        self.pixels = pixel_tensor(table, device.torch) if isinstance(table.images, PixelStore) else None
         self.labels = torch.from_numpy(table.labels.astype(np.int64))
+        # What is reported: the test split, or where there is none the validation split.
+        self.reported = "test" if len(table.rows("test")) else "val"
 
-    def train(self, stage: Stage, views: Sequence[str]) -> MemoryLoader:
+    @classmethod
+    def of(cls, recipe: Recipe, table: ImageTable, device: Device, workers: int | None = None) -> Inputs:
+        """All stages see images as the answering one wants them, so that a teacher sees what its student sees."""
+        workers = max(1, (os.cpu_count() or 2) - 1) if workers is None else workers
+        return cls(table, recipe.data, image_format(recipe, table), device, recipe.seed, workers)
+
+    def train(self, stage: Stage, views: Sequence[str]) -> Loader:
         rows = self.table.rows("train")
         labels, classes = self.table.labels[rows], self.table.num_classes
 
@@ -41,33 +48,56 @@ class Inputs:
 
         # A last, smaller batch is dropped as everyone does, unless it is all there is.
         shard = Shard(stage.batch_size, dist.rank(), dist.world(), drop_last=len(rows) >= stage.batch_size)
-        return self._loader(epoch_order, shard, [stage.views.get(view, stage.augment) for view in views])
+        return self._loader(epoch_order, shard, [stage.views.get(view, stage.augment) for view in views], "replace")
 
-    def plain(self, split: str, batch_size: int = 500) -> MemoryLoader:
-        """The split's images as they are, in order: for evaluation, full banks and class means."""
+    def plain(self, split: str) -> Loader:
+        """For evaluation, full banks and class means: in order, not augmented."""
         rows = self.table.rows(split)
+        batch_size = 500 if self.pixels is not None else 64
         shard = Shard(batch_size, dist.rank(), dist.world(), drop_last=False)
-        return self._loader(lambda epoch: rows, shard, ["none"])
+        return self._loader(lambda epoch: rows, shard, ["none"], "skip")
 
     def card(self) -> dict[str, Any]:
         """What a saved model has to say about its inputs."""
+        size = self.format.size if self.pixels is None else list(self.pixels.shape[2:])
         return {
             "classes": list(self.table.classes),
             "counts": self.table.counts().tolist(),
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "image_size": list(self.pixels.shape[2:]),
+            "image_size": [size, size] if isinstance(size, int) else size,
+            "mean": list(self.format.mean),
+            "std": list(self.format.std),
+            "interpolation": self.format.interpolation,
+            "crop_pct": 1.0 if self.pixels is not None else self.format.crop_pct,
         }
 
-    def _loader(self, epoch_order, shard: Shard, augmentations: Sequence[str]) -> MemoryLoader:
-        return MemoryLoader(
-            self.pixels,
-            self.labels,
+    def _loader(
+        self, epoch_order: Callable[[int], np.ndarray], shard: Shard, augmentations: Sequence[str], if_bad: str
+    ) -> Loader:
+        common: dict[str, Any] = {"views": augmentations, "seed": self.seed, "channels_last": self.device.channels_last}
+        if self.pixels is not None:
+            common |= {"mean": self.format.mean, "std": self.format.std}
+            return MemoryLoader(self.pixels, self.labels, epoch_order, shard, **common)
+        return DiskLoader(
+            self.table,
             epoch_order,
             shard,
-            views=augmentations,
-            seed=self.seed,
-            mean=self.mean,
-            std=self.std,
-            channels_last=self.device.channels_last,
+            format=self.format,
+            workers=self.workers,
+            device=self.device.torch,
+            on_bad_image="stop" if self.on_bad_image == "stop" else if_bad,  # type: ignore[arg-type]
+            **common,
         )
+
+
+def image_format(recipe: Recipe, table: ImageTable) -> ImageFormat:
+    """Size, mean and deviation: CIFAR's own, a timm model's own, else ImageNet's."""
+    model = recipe.stages[-1].model
+    if recipe.data.source.startswith("cifar"):
+        return ImageFormat(32, CIFAR_MEAN, CIFAR_STD)
+    if is_timm(model):
+        import timm
+
+        config = timm.get_pretrained_cfg(model)
+        if config is not None:
+            return ImageFormat.of_timm(config.to_dict())
+    return ImageFormat(64) if not isinstance(table.images, PixelStore) else ImageFormat()

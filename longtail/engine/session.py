@@ -34,6 +34,7 @@ def train_run(
     resume: bool = False,
     dry_run: bool = False,
     why: list[str] | None = None,
+    workers: int | None = None,
 ) -> list[stages.Finished]:
     """`longtail train`, once the recipe is known."""
     dist.start(device.torch)
@@ -43,7 +44,7 @@ def train_run(
         say(line)
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
-            stages.rehearse(recipe, table, Path(folder), device, progress)
+            stages.rehearse(recipe, table, Path(folder), device, progress, workers)
         return []
     try:
         with _claimed(out, resume) as run:
@@ -55,14 +56,15 @@ def train_run(
                 )
             dist.barrier()
             with _signals() as stop_requested:
-                finished = stages.run(recipe, table, out, device, progress=progress, stop_requested=stop_requested)
+                finished = stages.run(
+                    recipe, table, out, device, progress=progress, stop_requested=stop_requested, workers=workers
+                )
         say(last_table(finished))
         say(f"\nsaved {out}   next: longtail evaluate {out} --prior uniform")
         return finished
     except Interrupted as interrupted:
-        say(
-            f"stopped by {signal.Signals(interrupted.signal).name}; a checkpoint is written, --resume carries on from it"
-        )
+        name = signal.Signals(interrupted.signal).name
+        say(f"stopped by {name}; a checkpoint is written, --resume carries on from it")
         raise
     finally:
         progress.close()
@@ -74,10 +76,10 @@ def first_lines(recipe: Recipe, table: ImageTable, out: Path, device: Device, wh
     yield str(stages.groups_of(recipe, table))
     yield from why
     last = recipe.stages[-1]
-    share = f"{last.batch_size} = {dist.world()} ranks x {last.accumulate} steps x {last.batch_size // dist.world() // last.accumulate}"
-    yield f"batch {share} | {device} | {out}"
+    each = last.batch_size // dist.world() // last.accumulate
+    yield f"batch {last.batch_size} = {dist.world()} ranks x {last.accumulate} steps x {each} | {device} | {out}"
     if last.accumulate > 1:
-        yield "accumulating: each part is contrasted with what came before it, so a contrastive loss sees less than in one batch"
+        yield "accumulating: each part is contrasted with what came before it only, so a contrastive loss sees less"
 
 
 def last_table(finished: list[stages.Finished]) -> str:
@@ -100,7 +102,8 @@ def evaluate_run(run: Path, prior: str, device: str = "auto") -> Summary:
     trained.same_classes(table.classes, model.classes, run)
     place = choose(recipe.precision, device)
     model.to(place.torch, memory_format=place.memory_format)  # type: ignore[call-overload]
-    test = Inputs(table, recipe.data.source, place, recipe.seed).plain("test")
+    inputs = Inputs.of(recipe, table, place)
+    test = inputs.plain(inputs.reported)
     answer = model.scores
     if prior != "as-trained":
         log_prior_c = read_prior(prior, table).to(place.torch)

@@ -19,13 +19,14 @@ import torch
 
 from longtail import __version__
 from longtail.contrast.momentum import MomentumEncoder
-from longtail.data import benchmarks
+from longtail.data import benchmarks, splits
 from longtail.data.loader import Loader
 from longtail.data.samplers import class_shares
-from longtail.data.table import ImageTable
+from longtail.data.table import ImageTable, in_memory
 from longtail.engine import dist, trained
 from longtail.engine.device import Device
 from longtail.engine.inputs import Inputs
+from longtail.engine.logs import Progress
 from longtail.engine.loop import train
 from longtail.engine.preflight import preflight
 from longtail.errors import LongtailError
@@ -56,10 +57,28 @@ class Finished:
     reused: bool = False
 
 
-def load_data(data: Data) -> ImageTable:
-    return benchmarks.load(
+def load_data(data: Data, say: Callable[[str], None] = lambda line: None) -> ImageTable:
+    """The table of a recipe, with something to report on and, where its images are small, in memory."""
+    table = benchmarks.load(
         data.source, root=data.root, imbalance=data.imbalance, profile=data.profile, subset_seed=data.subset_seed
     )
+    if not len(table.rows("train")):
+        raise LongtailError(f"{data.source} has no training images")
+    if not len(table.rows("test")) and not len(table.rows("val")):
+        table, report = splits.hold_out(table, "test", data.test_fraction)
+        say(report)
+    return _held_in_memory(table)
+
+
+def _held_in_memory(table: ImageTable) -> ImageTable:
+    """Small images of one size are decoded once; all others stay where they are and are read as they are needed."""
+    height, width, _ = table.images.decode(0).shape
+    if max(height, width) > 64 or len(table) * height * width * 3 > 4e9:
+        return table
+    try:
+        return in_memory(table)
+    except LongtailError:  # sizes differ, or an image is broken, which the reading loader names or skips as was asked
+        return table
 
 
 def run(
@@ -71,9 +90,10 @@ def run(
     progress: Progress,
     stop_requested: Callable[[], int | None] = lambda: None,
     use_cache: bool = True,
+    workers: int | None = None,
 ) -> list[Finished]:
     """Train every stage that is not finished yet; the answering one is last."""
-    inputs = Inputs(table, recipe.data.source, device, recipe.seed)
+    inputs = Inputs.of(recipe, table, device, workers)
     finished = []
     for number, stage in enumerate(recipe.stages):
         folder = out if number == len(recipe.stages) - 1 else out / stage.name
@@ -92,14 +112,16 @@ def run(
     return finished
 
 
-def rehearse(recipe: Recipe, table: ImageTable, folder: Path, device: Device, progress: Progress) -> None:
+def rehearse(
+    recipe: Recipe, table: ImageTable, folder: Path, device: Device, progress: Progress, workers: int | None
+) -> None:
     """Everything up to the first epoch of every stage, with untrained teachers, in a folder that is thrown away."""
-    inputs = Inputs(table, recipe.data.source, device, recipe.seed)
+    inputs = Inputs.of(recipe, table, device, workers)
     for stage in recipe.stages:
         method = build_method(stage, table, folder)
         method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
         (folder / stage.name).mkdir()
-        loader, test = inputs.train(stage, method.views), inputs.plain("test")
+        loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
         seconds = preflight(stage, method, loader, test, device, folder)
         trained.save(folder / stage.name, method, stage, inputs.card())
         progress.say(f"{stage.name}: {describe(stage)}\n  preflight ok {seconds:.1f} s, {len(loader)} steps an epoch")
@@ -119,7 +141,7 @@ def _train_stage(
     torch.manual_seed(recipe.seed)
     method = build_method(stage, table, out)
     method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
-    loader, test = inputs.train(stage, method.views), inputs.plain("test")
+    loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
     groups = groups_of(recipe, table)
 
     def counted(method: Method) -> PerClass:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from longtail.errors import LongtailError
 from longtail.models.resnet_cifar import DEPTHS, CifarResNet
 
+SMALL = ("small", "small_no_norm")
 CIFAR_RESNETS = {f"resnet{depth}": depth for depth in DEPTHS}  # timm has none of these depths, so the names are free
 
 
@@ -67,9 +68,13 @@ class Wrapped(nn.Module):
         return self.module(images)
 
 
+def is_timm(name: str) -> bool:
+    return name not in CIFAR_RESNETS and name not in SMALL
+
+
 def build(name: str, *, pretrained: bool = False) -> nn.Module:
     """A backbone by name: `small`, a CIFAR ResNet (`resnet20` ... `resnet110`), or any timm name."""
-    if name in ("small", "small_no_norm"):
+    if name in SMALL:
         return SmallConvNet(norm=name == "small")
     if name in CIFAR_RESNETS:
         if pretrained:

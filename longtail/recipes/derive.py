@@ -24,6 +24,7 @@ def derive(
     lr: float | None = None,
     augment: str | None = None,
     pretrained: bool = True,
+    weights: str | None = None,
     seed: int = 0,
     precision: str = "auto",
 ) -> tuple[Recipe, list[str]]:
@@ -48,6 +49,7 @@ def derive(
         method=method,
         model=model,
         pretrained=pretrained and not small,
+        weights=weights,
         epochs=epochs,
         batch_size=batch_size,
         augment=augment,
@@ -78,7 +80,7 @@ def _augmentation(source: str, small: bool) -> str:
 
 
 def _settings(method: str, counts: np.ndarray, why: list[str]) -> dict[str, Any]:
-    """k from the number of classes and of images; the paper's distillation where the images are small enough to need it."""
+    """k from the numbers of classes and of images, and the distillation that the paper's small experiments need."""
     known = settings_of(method)
     if "k" not in known or "k_m" not in known:
         return {}

@@ -49,6 +49,10 @@ def run(table, folder, *run_stages, stop_after=None, seed=0, use_cache=False):
     )
 
 
+def inputs_of(table):
+    return Inputs.of(Recipe(Data("digits-lt"), (SMALL,)), table, CPU)
+
+
 def weights(folder):
     return trained.load(folder).method.state_dict()
 
@@ -85,7 +89,7 @@ def test_a_full_bank_holds_every_training_image(digits, tmp_path):
     assert finished[-1].summary["accuracy"] > 0.1
     recipe_student = replace(full, name="student", keys="teacher")
     method = stages.build_method(recipe_student, digits, tmp_path / "run")
-    inputs = Inputs(digits, "digits-lt", CPU, 0)
+    inputs = inputs_of(digits)
     method.eval().prepare(inputs.plain("train").epoch(0))
     assert sorted(method.objective.bank.ids.tolist()) == digits.rows("train").tolist()
     assert method.views == ("class", "query")
@@ -102,7 +106,7 @@ def test_a_teacher_is_trained_once(digits, tmp_path):
 def test_preflight_changes_nothing(digits, tmp_path):
     run(digits, tmp_path, *two_stages())
     method = stages.build_method(replace(GML, keys="teacher"), digits, tmp_path)
-    inputs = Inputs(digits, "digits-lt", CPU, 0)
+    inputs = inputs_of(digits)
     loader = inputs.train(GML, method.views)
     before = {name: tensor.clone() for name, tensor in method.state_dict().items()}
     random_state = torch.get_rng_state()
@@ -116,7 +120,7 @@ def test_preflight_stops_a_loss_that_is_not_a_number(digits, tmp_path):
     method = stages.build_method(SMALL, digits, tmp_path)
     with torch.no_grad():
         method.objective.likelihood.centres.fill_(float("nan"))
-    inputs = Inputs(digits, "digits-lt", CPU, 0)
+    inputs = inputs_of(digits)
     with pytest.raises(LongtailError, match="the loss of the first batch is nan"):
         preflight(SMALL, method, inputs.train(SMALL, method.views), inputs.plain("test"), CPU, tmp_path)
 
@@ -138,7 +142,7 @@ def test_a_teacher_of_another_class_list_is_refused(digits, tmp_path):
 def test_a_saved_model_answers_as_the_trained_one_did(digits, tmp_path):
     finished = run(digits, tmp_path, replace(SMALL, method="cross_entropy"))[-1]
     model = trained.load(tmp_path)
-    test = Inputs(digits, "digits-lt", CPU, 0).plain("test")
+    test = inputs_of(digits).plain("test")
     counted = stages.count(model.scores, test, 10, CPU)
     assert counted.correct.sum() / counted.n.sum() == pytest.approx(finished.summary["accuracy"])
     images = next(iter(test.epoch(0))).views[0]

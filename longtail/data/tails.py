@@ -5,12 +5,41 @@ A profile says how many images each class keeps, class 0 the most; `subset` says
 a point or two, so its seed is an argument of its own and a run's seed never reaches it.
 """
 
+from typing import Any
+
 import numpy as np
 
 from longtail.data.table import SPLITS, ImageTable
 from longtail.errors import LongtailError
 
 PARETO_ALPHA = 6  # ImageNet-LT's
+
+
+def statistics(counts: np.ndarray) -> dict[str, Any]:
+    """What one says about a tail; classes without images are left out.
+
+    Gini is 0 where all classes are equal and goes to 1; effective classes is the exponential of the entropy of the
+    class shares, the number of equal classes that would be as hard to guess among.
+    """
+    present = np.sort(counts[counts > 0])[::-1]
+    if not len(present):
+        return {}
+    n, share = len(present), present / present.sum()
+    held = np.cumsum(share)
+    tenth, third = -(-n // 10), max(round(0.3 * n), 1)
+    return {
+        "largest": int(present[0]),
+        "smallest": int(present[-1]),
+        "imbalance": float(present[0] / present[-1]),
+        "gini": abs(float((n + 1 - 2 * np.arange(1, n + 1)) @ share / n)),
+        "effective_classes": float(np.exp(-(share * np.log(share)).sum())),
+        "head_classes": tenth,
+        "head_share": float(held[tenth - 1]),
+        "tail_classes": third,
+        "tail_share": float(share[n - third :].sum()),
+        "classes_holding_80_percent": int(np.searchsorted(held, 0.8 - 1e-12)) + 1,
+        "classes_under_5": int((present < 5).sum()),
+    }
 
 
 def exponential(largest: int, num_classes: int, imbalance: float) -> np.ndarray:

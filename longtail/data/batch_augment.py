@@ -71,14 +71,14 @@ def flipped(images: Tensor, u: Tensor) -> Tensor:
 
 def jitter_rand_augment(images: Tensor, u: Tensor) -> Tensor:
     """The class view of PaCo, BCL and GML on ImageNet-LT: flip, jitter of .4, RandAugment (n 2, m 10, mstd .5)."""
-    flip, jitter, rand = u.split([1, 9, 8], 1)
+    flip, jitter, rand = u.tensor_split([1, 10], 1)
     plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, 0, 1.0), *rand_augment(rand)]
     return run(images, plan, IMAGENET_GREY, smooth=True)
 
 
 def stacked(images: Tensor, u: Tensor) -> Tensor:
     """The contrastive views of GML's ImageNet-LT script: as above, with grey (.2) and blur (.5) before RandAugment."""
-    flip, jitter, grey, blur, rand = u.split([1, 9, 1, 2, 8], 1)
+    flip, jitter, grey, blur, rand = u.tensor_split([1, 10, 11, 13], 1)
     plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, 0, 1.0), _grey(grey), _blur(blur), *rand_augment(rand)]
     return run(images, plan, IMAGENET_GREY, smooth=True)
 
@@ -87,7 +87,7 @@ def sim(hue: float, probability: float) -> Callable[[Tensor, Tensor], Tensor]:
     """SimCLR's family: flip, jitter of .4 (hue apart) with a probability, grey (.2), blur (.5, deviation .1 to 2)."""
 
     def augment(images: Tensor, u: Tensor) -> Tensor:
-        flip, jitter, grey, blur = u.split([1, 9, 1, 2], 1)
+        flip, jitter, grey, blur = u.tensor_split([1, 10, 11], 1)
         plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, hue, probability), _grey(grey), _blur(blur)]
         return run(images, plan)
 

@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Step = tuple[
-    Tensor, Tensor
-]  # operation int64 [B], its place in OPERATIONS or NOTHING; magnitude float32 [B]; on the host
+# Operation, int64 [B]: its place in OPERATIONS, or NOTHING. Magnitude, float32 [B]. Both on the host.
+Step = tuple[Tensor, Tensor]
 Fill = tuple[int, int, int]
+
+BLUR_RADIUS = 6  # pixels; three deviations of the widest blur in use
+CACHED = 2**19  # numbers; their float32 fits the cache of a core
 
 
 def _column(values: Tensor) -> Tensor:
@@ -105,27 +107,17 @@ def _equalize(images: Tensor, _: Tensor) -> Tensor:
 
 def _hue(images: Tensor, turn: Tensor) -> Tensor:
     """Turn the colour wheel by a share of a full circle."""
-    red, green, blue = images.unbind(1)
-    value, low = images.amax(1), images.amin(1)
-    span = (value - low).to(torch.float32)
-    safe = span.clamp(min=1)
-    sector = torch.where(
-        value == red,
-        (green.to(torch.float32) - blue) / safe,
-        torch.where(
-            value == green, (blue.to(torch.float32) - red) / safe + 2, (red.to(torch.float32) - green) / safe + 4
-        ),
-    )
-    start = sector + 6 * turn[:, None, None]
-    k = (start[:, None] + torch.tensor([5.0, 3.0, 1.0])[:, None, None].to(images.device, non_blocking=True)).remainder_(
-        6
-    )
-    fall = torch.minimum(k, 4 - k).clamp_(0, 1)
-    return _to_uint8((value[:, None] - span[:, None] * fall).mul_(255.999 / 255))  # torchvision's way back to bytes
-
-
-CACHED = 2**19
-BLUR_RADIUS = 6  # pixels; three deviations of the widest blur in use
+    x = images.to(torch.float32)
+    red, green, blue = x.unbind(1)
+    value, low = x.amax(1), x.amin(1)
+    span = value - low
+    step = span.clamp(min=1)
+    hue = torch.where(value == green, 2 + (blue - red) / step, 4 + (red - green) / step)
+    hue = torch.where(value == red, (green - blue) / step, hue) + 6 * turn[:, None, None]  # in sixths of the circle
+    # How far each channel lies below the brightest is a trapezium over the circle, the same for all but for its place.
+    at = torch.stack([hue + 5, hue + 3, hue + 1], 1).remainder_(6)
+    below = torch.minimum(at, 4 - at).clamp_(0, 1)
+    return _to_uint8((value[:, None] - span[:, None] * below).mul_(255.999 / 255))  # torchvision's way back to bytes
 
 
 def _blur(images: Tensor, deviation: Tensor) -> Tensor:

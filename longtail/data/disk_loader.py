@@ -39,12 +39,13 @@ class Decoder:
     """What a worker does with a request. `augment`: finish the views too, where the processor has to do it anyway."""
 
     def __init__(
-        self, images: ImageStore, format: ImageFormat, views: Sequence[View], on_bad_image: OnBadImage, augment: bool
+        self, images: ImageStore, format: ImageFormat, views: Sequence[str], on_bad_image: OnBadImage, augment: bool
     ):
-        self.images, self.format, self.views = images, format, views
-        self.on_bad_image, self.augment = on_bad_image, augment
+        self.images, self.format, self.on_bad_image, self.augment = images, format, on_bad_image, augment
+        self.views = tuple(views)  # by name, which any way of starting a process can carry over
 
     def __getitem__(self, request: Request) -> Decoded:
+        views = named(self.views)
         good: list[int] = []
         sized: list[list[Tensor]] = []  # of each good image, of each view
         bad: dict[int, str] = {}
@@ -57,23 +58,24 @@ class Decoder:
                     break
             else:
                 good.append(place)
-                sized.append(self._size(image, [u[place : place + 1] for u in request.numbers]))
-        if not good:
-            return Decoded(torch.empty(0), (), (), bad)
+                sized.append(self._size(image, views, [u[place : place + 1] for u in request.numbers]))
         which = np.arange(len(good))
-        if self.on_bad_image == "replace":
+        if self.on_bad_image == "replace" and good:
             which = np.searchsorted(good, np.arange(len(request.rows))).clip(max=len(good) - 1)  # the next good one
-        kept = np.array(good)[which]
+        kept = np.array(good, dtype=np.int64)[which]
         numbers = tuple(u[kept] for u in request.numbers)
-        views = tuple(torch.stack([sized[i][v] for i in which]).contiguous() for v in range(len(self.views)))
+        nothing = torch.empty(0, 3, self.format.size, self.format.size, dtype=torch.uint8)
+        stacks = [
+            torch.stack([sized[i][v] for i in which]).contiguous() if good else nothing for v in range(len(views))
+        ]
         if self.augment:
-            views = tuple(view.after_crop(x, u) for view, x, u in zip(self.views, views, numbers, strict=True))
-        return Decoded(torch.from_numpy(request.rows[kept]), numbers, views, bad)
+            stacks = [view.after_crop(images, u) for view, images, u in zip(views, stacks, numbers, strict=True)]
+        return Decoded(torch.from_numpy(request.rows[kept]), numbers, tuple(stacks), bad)
 
-    def _size(self, image: np.ndarray, numbers: list[Tensor]) -> list[Tensor]:
-        whole = None if all(view.crop_scale for view in self.views) else centred(image, self.format)
+    def _size(self, image: np.ndarray, views: Sequence[View], numbers: list[Tensor]) -> list[Tensor]:
+        whole = None if all(view.crop_scale for view in views) else centred(image, self.format)
         sized = []
-        for view, u in zip(self.views, numbers, strict=True):
+        for view, u in zip(views, numbers, strict=True):
             if view.crop_scale:
                 box = crop_boxes(u[:, :CROP_DRAWS], image.shape[0], image.shape[1], view.crop_scale)[0].tolist()
                 sized.append(cropped(image, box, self.format.size))
@@ -127,13 +129,14 @@ class DiskLoader:
         self.augment_here = self.device.type != "cpu"
         self.queue = _Queue()
         self.decoded = DataLoader(
-            Decoder(table.images, format, self.views, on_bad_image, not self.augment_here),  # type: ignore[arg-type]
+            Decoder(table.images, format, views, on_bad_image, not self.augment_here),  # type: ignore[arg-type]
             sampler=self.queue,  # type: ignore[arg-type]
             batch_size=None,
             num_workers=workers,
             collate_fn=_as_it_is,  # type: ignore[arg-type]
             pin_memory=self.device.type == "cuda",
             persistent_workers=workers > 0,
+            generator=torch.Generator(),  # for the seeds it gives its workers; else it would draw from everybody's
         )
 
     @property
@@ -150,9 +153,11 @@ class DiskLoader:
         self.queue.requests = self._requests(epoch, start_step)
         for decoded in self.decoded:
             self.bad |= decoded.bad
-            if decoded.bad and (self.on_bad_image == "stop" or not decoded.views):
+            none_left = len(decoded.rows) == 0
+            if decoded.bad and (self.on_bad_image == "stop" or (self.on_bad_image == "replace" and none_left)):
                 raise BadImage(next(iter(decoded.bad.values())))
-            yield self._batch(decoded)
+            if not (decoded.bad and none_left):
+                yield self._batch(decoded)
 
     def _requests(self, epoch: int, start_step: int) -> Iterator[Request]:
         rows = np.asarray(self.order(epoch))

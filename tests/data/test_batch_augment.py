@@ -311,6 +311,15 @@ def test_image_does_not_depend_on_its_batch(name, size):
     assert view(images[:0], u[:0]).shape == (0, 3, size, size)
 
 
+@pytest.mark.parametrize("name", sorted(VIEWS))
+def test_nothing_waits_for_a_device(name):
+    """A tensor without values cannot be asked for one, so what runs on it never synchronises a device."""
+    view = VIEWS[name]
+    images = torch.empty(40, 3, 32, 32, dtype=torch.uint8, device="meta")
+    augmented = normalise(view(images, numbers(40, view.draws)), (0.5,) * 3, (0.2,) * 3)
+    assert (augmented.device.type, augmented.shape) == ("meta", images.shape)
+
+
 def look(images: torch.Tensor) -> torch.Tensor:
     """[n, 12]: mean, deviation, horizontal and vertical edges of each channel."""
     x = images.float()

@@ -1,5 +1,7 @@
 """Which samples a loader yields, and that their pixels depend on seed, epoch, position and view alone."""
 
+import pickle
+
 import numpy as np
 import pytest
 import timm
@@ -162,6 +164,25 @@ def test_workers_change_no_bit(workers):
     assert_same(joined(batch for step in zip(*ranks, strict=True) for batch in step), joined(alone.epoch(1)))
 
 
+def test_loader_leaves_everybodys_random_numbers_alone():
+    loader, before = disk_loader(Shard(10)), torch.get_rng_state()
+    list(loader.epoch(0))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_worker_can_be_sent_to_a_fresh_process():
+    decoder = disk_loader(Shard(10), views=sorted(VIEWS)).decoded.dataset
+    assert pickle.loads(pickle.dumps(decoder)).views == decoder.views
+
+
+@pytest.mark.parametrize("loader", [memory_loader, disk_loader])
+def test_rank_without_images_gets_an_empty_batch(loader):
+    (batch,) = loader(Shard(30, 1, 2, drop_last=False), order=lambda epoch: np.array([7])).epoch(0)
+    (other,) = loader(Shard(30, 0, 2, drop_last=False), order=lambda epoch: np.array([7])).epoch(0)
+    assert sorted([len(batch.labels), len(other.labels)]) == [0, 1]
+    assert all(view.shape[0] == len(batch.labels) for view in batch.views)
+
+
 def test_where_the_views_are_finished_changes_no_bit():
     loader, other = disk_loader(Shard(10)), disk_loader(Shard(10))
     other.augment_here, other.decoded.dataset.augment = True, False
@@ -219,6 +240,7 @@ def test_bad_images_are_skipped_or_replaced():
     replacing = disk_loader(Shard(10), broken=broken, on_bad_image="replace", **order)
     stand_in = [{4: 6, 5: 6, 19: 18}.get(i, i) for i in range(30)]
     assert_same(joined(replacing.epoch(0)), [part[stand_in] for part in plain])
+    assert len(list(disk_loader(Shard(2), broken={4, 5}, on_bad_image="skip", **order).epoch(0))) == 14
     hopeless = disk_loader(Shard(10), broken=range(30), on_bad_image="replace", **order)
     with pytest.raises(LongtailError, match="photo0"):
         list(hopeless.epoch(0))

@@ -7,9 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longtail.template import at_least_float32
+
 
 class Cosine(nn.Module):
-    """[B, D] features -> [B, C]. Neither side's length matters, and there is no bias."""
+    """[B, D] features -> [B, C]. Neither side's length matters, and there is no bias.
+
+    Always in float32: a bfloat16 cosine has a resolution of 1/256, which times 30 is a tenth of a logit.
+    """
 
     def __init__(self, dim: int, num_classes: int, tau_s: float = 1 / 30) -> None:
         super().__init__()
@@ -17,4 +22,6 @@ class Cosine(nn.Module):
         self.centres = nn.Parameter(F.normalize(torch.empty(num_classes, dim).uniform_(-1, 1), dim=1))
 
     def forward(self, features_bd: Tensor) -> Tensor:
-        return F.normalize(features_bd, dim=1) @ F.normalize(self.centres, dim=1).T / self.tau_s
+        with torch.autocast(features_bd.device.type, enabled=False):
+            features_bd = at_least_float32(features_bd)
+            return F.normalize(features_bd, dim=1) @ F.normalize(self.centres, dim=1).T / self.tau_s

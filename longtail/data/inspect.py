@@ -288,14 +288,15 @@ def _plot(counts: np.ndarray, groups: Groups, path: Path) -> None:
     axis = figure.add_subplot()
     for code, (name, colour) in enumerate(zip(NAMES, ("#0072B2", "#56B4E9", "#E69F00"), strict=True)):
         ranks = np.flatnonzero(groups.codes[order] == code)
-        label = f"{name} ({groups.bounds[code]}): {len(ranks):,} classes"
-        axis.bar(ranks + 1, counts[order][ranks], width=1.0, color=colour, label=label)
+        if len(ranks):
+            label = f"{name} ({groups.bounds[code]}): {len(ranks):,} classes"
+            axis.bar(ranks + 1, counts[order][ranks], width=1.0, color=colour, label=label)
     axis.set_yscale("log")
     axis.set_ylim(bottom=0.7)
     axis.set_xlabel("classes, from most to fewest training images")
     axis.set_ylabel("training images")
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False)
+    figure.legend(loc="outside upper left", ncols=3, frameon=False)
     figure.savefig(path, dpi=144)
 
 

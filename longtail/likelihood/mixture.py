@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from longtail.segments import LOWEST, Segments
 
 LOG_2 = math.log(2)
-BLOCK = 2**18
+BLOCK = 2**19  # similarities worked on at a time on a CPU: they stay in its cache
 
 
 class ExcludingOwn(NamedTuple):
@@ -85,8 +85,7 @@ def _in_chunks(
     own: _Own | None,
     memory_mb: float,
 ) -> tuple[Tensor, ...]:
-    bytes_per_query = 2 * len(keys) * max(4, query.element_size())
-    step = max(1, int(memory_mb * 2**20 / bytes_per_query))
+    step = max(1, int(memory_mb * 2**20 / (len(keys) * _dtypes(query)[1].itemsize)))
     if len(query) <= step:
         return _Mixture.apply(query, keys, tau, segments, filled, own)
     chunks = []
@@ -189,21 +188,20 @@ class _Others(NamedTuple):
 
 def _true_class_without_own(score_kb: Tensor, segments: Segments, filled: Tensor | None, own: _Own) -> _Others:
     """Only the true class differs, so only its rows are read again, padded to the longest class: [B, longest]."""
-    label = own.labels_b[:, None]
-    row = segments.offsets[label] + torch.arange(segments.longest, device=label.device)
-    inside = row < segments.offsets[label + 1]
+    row = segments.offsets[own.labels_b, None] + torch.arange(segments.longest, device=score_kb.device)
+    inside = row < segments.offsets[own.labels_b + 1, None]
     row = row.clamp_(max=len(score_kb) - 1)
     if filled is not None:
-        inside &= filled[row]
-    kept = inside & (own.key_ids_k[row] != own.ids_b[:, None])
-    valid = kept.any(1, keepdim=True)
-    kept = torch.where(valid, kept, inside)  # where nothing would be left, nothing is left out
+        inside &= filled.expand(len(row), -1).gather(1, row)
+    differs = own.key_ids_k.expand(len(row), -1).gather(1, row) != own.ids_b[:, None]
+    valid = (inside & differs).any(1, keepdim=True)
+    kept = inside & (differs | ~valid)  # where nothing would be left, nothing is left out
 
-    score = score_kb.T.gather(1, row)
-    top = score.masked_fill(~kept, LOWEST).amax(1, keepdim=True)
-    weight = (score - top).exp2_().masked_fill_(~kept, 0)
-    # The largest weight is 1. The bound only matters to a class without rows, whose sums are 0.
-    total, count = (x.sum(1, keepdim=True, dtype=score.dtype).clamp_(min=1) for x in (weight, kept))
+    score = torch.where(kept, score_kb.T.gather(1, row), LOWEST)
+    top = score.amax(1, keepdim=True)
+    weight = (score - top).exp2_()
+    total = weight.sum(1, keepdim=True)
+    count = kept.sum(1, keepdim=True).clamp_(min=1).to(score.dtype)
     loglik = LOG_2 * (top + total.log2()) - count.log()
     return _Others(loglik, (weight * score).sum(1, keepdim=True) / total, valid[:, 0])
 
@@ -225,7 +223,7 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _blocks(segments: Segments, score_kb: Tensor) -> list[tuple[slice, Segments, Tensor]]:
-    """Rows to work on at a time: on a CPU few enough to stay in its cache; and room to work in, the same for all."""
+    """Which rows to work on at a time, and room to work in, the same for all."""
     rows = max(1, (BLOCK if score_kb.device.type == "cpu" else 2**26) // max(1, score_kb.shape[1]))
     room = score_kb.new_empty(min(rows, len(score_kb)), score_kb.shape[1])
     return [(cut, block, room[: cut.stop - cut.start]) for cut, block in segments.blocks(rows)]

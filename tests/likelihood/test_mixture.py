@@ -80,7 +80,7 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
     assert (ours - theirs).norm() <= tolerance * theirs.norm().clamp(min=1e-30)
 
 
-@pytest.fixture(params=[2**18, 20], ids=["one block", "many blocks"], autouse=True)
+@pytest.fixture(params=[mixture.BLOCK, 20], ids=["one block", "many blocks"], autouse=True)
 def block(request, monkeypatch):
     """Blocks so small that classes are cut must change nothing anywhere in this file."""
     monkeypatch.setattr(mixture, "BLOCK", request.param)

@@ -1,0 +1,78 @@
+"""What every benchmark needs: medians taken in turns, peak memory, and a result file that names the machine."""
+
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parents[1] / "results" / "bench"
+
+
+def medians_ms(functions: dict[str, Callable[[], Any]], repeats: int = 15, warmup: int = 3) -> dict[str, float]:
+    """Median milliseconds of each, called in turns so that a busy moment of the machine falls on all of them."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(warmup + repeats):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            if turn >= warmup:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def median_ms(function: Callable[[], Any], repeats: int = 15, warmup: int = 3) -> float:
+    return medians_ms({"": function}, repeats, warmup)[""]
+
+
+def peak_mb(prepare: Callable[..., Callable[[], Any]], *args: Any) -> float:
+    """How far one warm call of prepare(*args)() raises a fresh process's memory, in MB of 2^20 bytes (Linux only)."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak_mb, (prepare, args))
+
+
+def _peak_mb(prepare: Callable[..., Callable[[], Any]], args: tuple) -> float:
+    function = prepare(*args)
+    function()
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the high-water mark
+    before = _status_mb("VmRSS")
+    result = function()
+    after = _status_mb("VmHWM")
+    del result
+    return after - before
+
+
+def _status_mb(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 2**10
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def write_result(name: str, result: dict[str, Any]) -> Path:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
+    return path

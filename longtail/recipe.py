@@ -21,6 +21,7 @@ class Data:
     imbalance: float | None = None  # n_max / n_min of a generated tail; 1 is balanced
     profile: str = "exp"  # exp, step or pareto
     test_fraction: float = 0.2  # held out where the data bring neither a test nor a validation split
+    val_fraction: float = 0.0  # taken out of training as `val` where the data bring none: see docs/answers.md
     on_bad_image: str = "stop"  # or skip: a training takes the next image of the batch, an evaluation counts it out
     subset_seed: int = 0  # which images a tail keeps; 0 is the published subset. `seed` never moves it
 

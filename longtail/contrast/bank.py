@@ -135,6 +135,18 @@ class Bank(nn.Module):
         if not self.all_filled and (self._filled.device.type == "cpu" or self._enqueues % POLL == 0):
             self.all_filled = bool(self.filled.all())
 
+    def stored(self) -> dict[str, Tensor]:
+        """All of it, a frozen one's rows too, for `Bank.of_stored`."""
+        names = ("_features", "_ids", "_filled", "_pointers")
+        return {name: getattr(self, name) for name in names} | {"_extra_state": self.get_extra_state()}
+
+    @classmethod
+    def of_stored(cls, tensors: dict[str, Tensor], *, frozen: bool) -> "Bank":
+        bank = cls(tensors["_extra_state"][3:].diff(), tensors["_features"], tensors["_ids"], frozen=frozen)
+        bank._filled, bank._pointers = tensors["_filled"], tensors["_pointers"]
+        bank.set_extra_state(tensors["_extra_state"])
+        return bank
+
     def get_extra_state(self) -> Tensor:
         """What the host knows, and the layout, as a tensor so that any checkpoint format takes it."""
         return torch.cat([torch.tensor([self.any_filled, self.all_filled, self._enqueues]), self._offsets.cpu()])

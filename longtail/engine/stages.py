@@ -18,18 +18,22 @@ from typing import Any
 import torch
 
 from longtail import __version__
+from longtail.contrast.bank import Bank
 from longtail.contrast.momentum import MomentumEncoder
 from longtail.data import benchmarks, splits
+from longtail.data.batch_augment import named
 from longtail.data.loader import Loader
 from longtail.data.samplers import class_shares
-from longtail.data.table import ImageTable, in_memory
+from longtail.data.table import FileStore, ImageStore, ImageTable, in_memory
 from longtail.engine import dist, trained
 from longtail.engine.device import Device
 from longtail.engine.inputs import Inputs
 from longtail.engine.logs import Progress
 from longtail.engine.loop import train
+from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
 from longtail.errors import LongtailError
+from longtail.evaluate.calibrate import average_weight
 from longtail.evaluate.counters import Counters
 from longtail.evaluate.groups import Groups, by_terciles, by_threshold
 from longtail.evaluate.metrics import Summary, summarise
@@ -39,7 +43,7 @@ from longtail.methods import build_objective, find
 from longtail.methods.method import Method
 from longtail.models import backbone as backbones
 from longtail.models.teacher import Teacher
-from longtail.prior import log_prior
+from longtail.prior import log_prior, prior_free
 from longtail.recipe import Data, Recipe, Stage, to_dict
 
 
@@ -67,6 +71,9 @@ def load_data(data: Data, say: Callable[[str], None] = lambda line: None) -> Ima
     if not len(table.rows("test")) and not len(table.rows("val")):
         table, report = splits.hold_out(table, "test", data.test_fraction)
         say(report)
+    if data.val_fraction and not len(table.rows("val")):
+        table, report = splits.hold_out(table, "val", data.val_fraction)
+        say(report)
     return _held_in_memory(table)
 
 
@@ -93,29 +100,46 @@ def run(
     workers: int | None = None,
 ) -> list[Finished]:
     """Train every stage that is not finished yet; the answering one is last."""
+    check(recipe, table)
     inputs = Inputs.of(recipe, table, device, workers)
     finished = []
     for number, stage in enumerate(recipe.stages):
         folder = out if number == len(recipe.stages) - 1 else out / stage.name
         folder.mkdir(parents=True, exist_ok=True)
-        key = _cache_key(recipe, number, table)
-        if (done := _read_result(folder)) is None and use_cache and _is_teacher(recipe, stage):
-            done = _take_from_cache(key, folder)
+        cache = _cache_folder(recipe, number, table) if use_cache and _is_teacher(recipe, stage) else None
+        if (done := _read_result(folder)) is None and cache is not None:
+            done = _take_from_cache(cache, folder)
             if done is not None:
-                progress.say(f"{stage.name}: taken from the cache ({key[:12]})")
+                progress.say(f"{stage.name}: taken from the cache ({cache.name[:12]})")
         if done is None:
             progress.say(f"{stage.name}: {describe(stage)}")
             done = _train_stage(recipe, stage, inputs, out, folder, progress, stop_requested)
-            if use_cache and _is_teacher(recipe, stage) and dist.is_main():
-                _put_into_cache(key, folder)
+            if cache is not None and dist.is_main():
+                _put_into_cache(cache, folder)
         finished.append(done)
     return finished
+
+
+def check(recipe: Recipe, table: ImageTable) -> None:
+    """Find a mistake in a later stage before an earlier one has trained for hours."""
+    earlier: list[str] = []
+    for stage in recipe.stages:
+        backbones.check_name(stage.model)
+        objective: Any = build_objective(stage.method, table.counts(), 8, stage.settings, 8)
+        named([stage.views.get(view, stage.augment) for view in objective.student_views + objective.key_views])
+        class_shares(stage.sampler, table.counts())
+        learning_rate(stage.optim, 0.0, stage.epochs)
+        for start in (stage.keys, stage.start_from):
+            if start and start != "momentum" and start not in earlier:
+                trained.same_classes(table.classes, trained.load(start).classes, start)
+        earlier.append(stage.name)
 
 
 def rehearse(
     recipe: Recipe, table: ImageTable, folder: Path, device: Device, progress: Progress, workers: int | None
 ) -> None:
     """Everything up to the first epoch of every stage, with untrained teachers, in a folder that is thrown away."""
+    check(recipe, table)
     inputs = Inputs.of(recipe, table, device, workers)
     for stage in recipe.stages:
         method = build_method(stage, table, folder)
@@ -180,7 +204,7 @@ def _train_stage(
     )
     if dist.is_main():
         write_csv(folder / "per_class.csv", table_of_classes, table.classes, table.counts(), groups)
-        trained.save(folder, method, stage, inputs.card())
+        trained.save(folder, method, stage, inputs.card() | second_answer(method, inputs))
         write_json(folder / "result.json", result.__dict__)
         shutil.rmtree(folder / "state", ignore_errors=True)  # the run is over: nothing is left to resume
     dist.barrier()
@@ -228,6 +252,27 @@ def count(answer: Callable[[torch.Tensor], torch.Tensor], loader: Loader, num_cl
     return counters.per_class()
 
 
+@torch.no_grad()
+def second_answer(method: Method, inputs: Inputs) -> dict[str, float]:
+    """The kernel's share in the average of the two answers, from rows that training never saw; {} where there are none.
+
+    A training row would find itself in the bank. Called by one rank, for all of `val`.
+    """
+    bank = getattr(method.objective, "bank", None)
+    if not isinstance(bank, Bank) or not bank.any_filled or not len(inputs.table.rows("val")):
+        return {}
+    objective: Any = method.objective
+    cosine, kernel, labels = [], [], []
+    for batch in inputs.plain("val", whole=True).epoch(0):
+        with inputs.device.autocast():
+            features_bd = method.backbone(batch.views[0])
+            cosine.append(prior_free(objective.scores(features_bd), objective.log_mass, objective.log_added))
+            kernel.append(objective.kernel_loglik(features_bd))
+        labels.append(batch.labels)
+    first, second, truth = (torch.cat(parts).cpu() for parts in (cosine, kernel, labels))
+    return {"kernel_weight": average_weight(first.float().numpy(), second.float().numpy(), truth.numpy())}
+
+
 def groups_of(recipe: Recipe, table: ImageTable) -> Groups:
     return (by_threshold if recipe.groups == "threshold" else by_terciles)(table.counts())
 
@@ -249,28 +294,28 @@ def _is_teacher(recipe: Recipe, stage: Stage) -> bool:
     return any(other.keys == stage.name for other in recipe.stages)
 
 
-def _cache_key(recipe: Recipe, number: int, table: ImageTable) -> str:
-    """A hash of what a stage's result depends on: the images, all stages up to it, seed, precision, version."""
+def _cache_folder(recipe: Recipe, number: int, table: ImageTable) -> Path:
+    """Named by a hash of what a stage's result depends on: images, all stages up to it, seed, precision, version."""
     train_rows = table.rows("train")
-    digest = hashlib.sha256()
-    for part in (table.labels[train_rows].tobytes(), "\0".join(table.classes).encode()):
-        digest.update(part)
-    for row in train_rows:
-        digest.update(table.images.content(int(row)))
-    stages = [replace(stage, name=str(i)) for i, stage in enumerate(recipe.stages[: number + 1])]
-    values = [to_dict(stage) for stage in stages]
-    digest.update(json.dumps([values, recipe.seed, recipe.precision, __version__], sort_keys=True).encode())
-    return digest.hexdigest()
+    digest = hashlib.sha256(table.labels[train_rows].tobytes() + "\0".join(table.classes).encode())
+    for row in train_rows.tolist():
+        digest.update(_identity(table.images, row))
+    stages = [to_dict(replace(stage, name=str(i))) for i, stage in enumerate(recipe.stages[: number + 1])]
+    digest.update(json.dumps([stages, recipe.seed, recipe.precision, __version__], sort_keys=True).encode())
+    root = Path(os.environ.get("LONGTAIL_CACHE") or Path.home() / ".cache" / "longtail")
+    return root / "teachers" / digest.hexdigest()[:32]
 
 
-def _cache_folder(key: str) -> Path:
-    root = os.environ.get("LONGTAIL_CACHE") or Path.home() / ".cache" / "longtail"
-    return Path(root) / "teachers" / key[:32]
+def _identity(images: ImageStore, row: int) -> bytes:
+    """Pixels where they are at hand; of a file name, size and date, because reading them all would take an epoch."""
+    if not isinstance(images, FileStore):
+        return images.content(row)
+    status = os.stat(images.root / images.name(row))
+    return f"{images.name(row)} {status.st_size} {status.st_mtime_ns}".encode(errors="surrogateescape")
 
 
-def _put_into_cache(key: str, folder: Path) -> None:
-    target = _cache_folder(key)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}")
+def _put_into_cache(target: Path, folder: Path) -> None:
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     shutil.copytree(folder, temporary)
     try:
         temporary.rename(target)
@@ -278,8 +323,7 @@ def _put_into_cache(key: str, folder: Path) -> None:
         shutil.rmtree(temporary)
 
 
-def _take_from_cache(key: str, folder: Path) -> Finished | None:
-    source = _cache_folder(key)
+def _take_from_cache(source: Path, folder: Path) -> Finished | None:
     if not (source / "result.json").exists():
         return None
     shutil.copytree(source, folder, dirs_exist_ok=True)

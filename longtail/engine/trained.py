@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from longtail.contrast.bank import Bank
 from longtail.engine import checkpoint
 from longtail.errors import LongtailError
 from longtail.methods import build_objective
 from longtail.methods.method import Method
 from longtail.models import backbone as backbones
+from longtail.prior import prior_free
 from longtail.recipe import Stage
 
 BANK = "objective.bank."
@@ -32,20 +35,45 @@ class Model(nn.Module):
         self.method = method
         self.card = card
         self.classes: tuple[str, ...] = tuple(card["classes"])
+        self.adjusted: dict[str, Any] = card.get("adjusted", {})  # by `longtail adjust`: temperature and log_prior, or tau
+        if "log_prior" in self.adjusted:
+            self.register_buffer("answer_log_prior", torch.tensor(self.adjusted["log_prior"]), persistent=False)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.method.loglik(images)
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What can answer: the classifier (`cosine`, whatever its likelihood), the mixture over the bank, their mean."""
+        bank = getattr(self.method.objective, "bank", None)
+        if not isinstance(bank, Bank) or not bank.any_filled:
+            return ("cosine",)
+        return ("cosine", "kernel") + (("both",) if "kernel_weight" in self.card else ())
+
+    def forward(self, images: Tensor, head: str = "cosine") -> Tensor:
+        if "tau" in self.adjusted:
+            raise LongtailError(
+                "this model was tau-normalised, so its scores are no log-likelihood and take no prior: "
+                "answer as-trained, or adjust the original run in another way"
+            )
+        temperature = self.adjusted.get("temperature", 1.0)
+        if head == "cosine":
+            return self.method.loglik(images) / temperature
+        objective: Any = self.method.objective
+        features_bd = self.method.backbone(images)
+        kernel_bc = objective.kernel_loglik(features_bd)
+        if head == "kernel":
+            return kernel_bc
+        loglik_bc = prior_free(objective.scores(features_bd), objective.log_mass, objective.log_added) / temperature
+        return (1 - self.card["kernel_weight"]) * loglik_bc + self.card["kernel_weight"] * kernel_bc
 
     def scores(self, images: Tensor) -> Tensor:
-        """As trained: what a published row is answered with."""
-        return self.method.scores(images)
+        """As trained, what a published row is answered with; or as adjusted."""
+        return self(images) + self.answer_log_prior if "log_prior" in self.adjusted else self.method.scores(images)
 
 
 def save(folder: Path, method: Method, stage: Stage, card: dict[str, Any]) -> None:
     """Write a finished stage. `card` brings what the method does not know: classes, counts, normalisation, size."""
     state = {k: v for k, v in method.state_dict().items() if not k.startswith("key_encoder.")}
-    bank = {k.removeprefix(BANK): v for k, v in state.items() if k.startswith(BANK)}
-    objective = method.objective
+    objective: Any = method.objective
+    bank = getattr(objective, "bank", None)
     key_dim = method.key_encoder.dim if method.key_encoder is not None else None
     card = card | {
         "method": stage.method,
@@ -53,12 +81,12 @@ def save(folder: Path, method: Method, stage: Stage, card: dict[str, Any]) -> No
         "model": stage.model,
         "dim": method.backbone.dim,
         "key_dim": key_dim,
-        "log_added": objective.log_added.tolist(),  # type: ignore[union-attr, operator]
-        "log_mass": objective.log_mass.tolist(),  # type: ignore[union-attr, operator]
+        "log_added": objective.log_added.tolist(),
+        "log_mass": objective.log_mass.tolist(),
     }
     checkpoint.write_tensors(folder / "backbone.safetensors", _backbone_of(method).state_dict())
-    if bank:
-        checkpoint.write_tensors(folder / "bank.safetensors", bank)
+    if isinstance(bank, Bank):
+        checkpoint.write_tensors(folder / "bank.safetensors", bank.stored())
     checkpoint.save_model(folder, {k: v for k, v in state.items() if not k.startswith(BANK)}, card)
 
 
@@ -80,19 +108,29 @@ def load(folder: str | Path) -> Model:
         raise LongtailError(
             f"{folder}/model.safetensors does not fit its model.json: {(missing or unexpected)[0]!r} differs"
         )
+    if (folder / "bank.safetensors").exists():
+        objective.bank = _load_bank(folder / "bank.safetensors", frozen=card["settings"].get("bank") == "full")
     return Model(method, card).eval().requires_grad_(False)
+
+
+def _load_bank(path: Path, frozen: bool) -> Bank:
+    return Bank.of_stored(_read_tensors(path, "the bank"), frozen=frozen)
+
+
+def _read_tensors(path: Path, what: str) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except Exception as error:  # safetensors and the operating system have exceptions of their own
+        raise LongtailError(f"cannot read {what} {path}: {str(error).splitlines()[0]}") from None
 
 
 def load_backbone(backbone: nn.Module, path: str | Path) -> None:
     """Start from weights in a safetensors file, or from a run's own backbone. A classifier in the file is left out."""
-    from safetensors.torch import load_file
-
     path = Path(path)
     path = path / "backbone.safetensors" if path.is_dir() else path
-    try:
-        tensors = load_file(path)
-    except Exception as error:  # safetensors and the operating system have exceptions of their own
-        raise LongtailError(f"cannot read the weights {path}: {str(error).splitlines()[0]}") from None
+    tensors = _read_tensors(path, "the weights")
     inner = backbone.model if isinstance(backbone, backbones.TimmBackbone) else backbone
     missing, _ = inner.load_state_dict({k: v for k, v in tensors.items() if k in inner.state_dict()}, strict=False)
     if missing:

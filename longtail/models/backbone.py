@@ -72,20 +72,27 @@ def is_timm(name: str) -> bool:
     return name not in CIFAR_RESNETS and name not in SMALL
 
 
+def check_name(name: str) -> None:
+    """An unknown model is answered with the nearest known one."""
+    if not is_timm(name) or ":" in name:
+        return
+    import timm
+
+    if not timm.is_model(name.split(".")[0]):
+        near = difflib.get_close_matches(name, [*SMALL, *CIFAR_RESNETS, *timm.list_models()], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; `longtail list models` shows them"
+        raise LongtailError(f"there is no model named {name!r}{hint}")
+
+
 def build(name: str, *, pretrained: bool = False) -> nn.Module:
     """A backbone by name: `small`, a CIFAR ResNet (`resnet20` ... `resnet110`), or any timm name."""
+    check_name(name)
+    if pretrained and not is_timm(name):
+        raise LongtailError(f"there are no pretrained weights for {name}; leave pretrained off")
     if name in SMALL:
         return SmallConvNet(norm=name == "small")
     if name in CIFAR_RESNETS:
-        if pretrained:
-            raise LongtailError(f"there are no pretrained weights for the CIFAR {name}; leave pretrained off")
         return CifarResNet(CIFAR_RESNETS[name])
-    import timm
-
-    if not timm.is_model(name.split(".")[0]) and ":" not in name:
-        near = difflib.get_close_matches(name, ["small", *CIFAR_RESNETS, *timm.list_models()], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "; `longtail list models` shows them"
-        raise LongtailError(f"there is no model named {name!r}{hint}")
     try:
         return TimmBackbone(name, pretrained)
     except (OSError, RuntimeError) as error:

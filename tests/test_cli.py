@@ -1,0 +1,91 @@
+"""The command line as a person types it: help at once, one sentence for a mistake, nothing left behind."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from longtail.cli import main
+
+
+def longtail(*arguments, cwd):
+    return subprocess.run([sys.executable, "-m", "longtail", *arguments], cwd=cwd, capture_output=True, text=True)
+
+
+def test_help_imports_nothing_heavy(tmp_path):
+    code = "import sys, longtail.cli; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'matplotlib')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
+
+
+def test_help_names_every_verb(tmp_path, capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    assert done.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in ("demo", "train", "evaluate", "list"))
+
+
+def test_train_then_evaluate(tmp_path):
+    ran = longtail("train", "digits-lt", "--method", "gml", "--model", "small", "--epochs=2", "--out=run", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "gml (student)" in ran.stdout
+    assert "logit_adjusted (teacher)" in ran.stdout  # a student's number stands beside its teacher's
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written >= {"config.json", "classes.csv", "metrics.jsonl", "per_class.csv", "result.json", "teacher"}
+    assert written >= {"model.safetensors", "model.json", "backbone.safetensors", "bank.safetensors"}
+    again = longtail("evaluate", "run", "--prior", "uniform", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "worst-10%" in again.stdout
+    repeated = longtail("train", "--config", "run/config.json", "--out", "repeat", cwd=tmp_path)
+    assert repeated.returncode == 0, repeated.stderr
+    assert (tmp_path / "run/per_class.csv").read_text() == (tmp_path / "repeat/per_class.csv").read_text()
+
+
+def test_print_config_is_a_config(tmp_path, capsys):
+    assert main(["train", "digits-lt", "--print-config", "--set", "k_m=3", "--set", "teacher.epochs=7"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["stages"][-1]["settings"]["k_m"] == 3
+    assert printed["stages"][0]["epochs"] == 7
+    (tmp_path / "again.json").write_text(json.dumps(printed))
+    assert main(["train", "--config", str(tmp_path / "again.json"), "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out) == printed
+
+
+def test_dry_run_writes_nothing(tmp_path):
+    ran = longtail("train", "digits-lt", "--model", "small", "--dry-run", "--out", "run", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "preflight ok" in ran.stdout
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere/"], "does not exist"),
+        (["digits-lt", "--method", "glm"], "did you mean 'gml'"),
+        (["digits-lt", "--model", "resnet_32"], "did you mean 'resnet32'"),
+        (["digits-lt", "--augment", "autoaugmnt"], "autoaugment"),
+        (["digits-lt", "--set", "k_n=3"], "k_m"),
+        (["digits-lt", "--set", "optim.lrr=3"], "did you mean 'lr'"),
+        (["digits-lt", "--set", "k=5"], "lower k_m"),
+        (["digits-lt", "--teacher", "no/run/"], "no/run"),
+        (["--config", "none.json"], "cannot read the config"),
+        ([], "say what to train on"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments, "--out", "run"]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.startswith("longtail: ")
+    assert error.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_mistyped_flag_is_answered_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["train", "digits-lt", "--epoch", "3"])
+    assert done.value.code == 2
+    assert "--epochs" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,13 @@ class Inputs:
         shard = Shard(stage.batch_size, dist.rank(), dist.world(), drop_last=len(rows) >= stage.batch_size)
         return self._loader(epoch_order, shard, [stage.views.get(view, stage.augment) for view in views], "replace")
 
-    def plain(self, split: str) -> Loader:
-        """For evaluation, full banks and class means: in order, not augmented."""
+    def plain(self, split: str, *, whole: bool = False) -> Loader:
+        """For evaluation, full banks and class means: in order, not augmented; this rank's share, or `whole`."""
         rows = self.table.rows(split)
         batch_size = 500 if self.pixels is not None else 64
-        shard = Shard(batch_size, dist.rank(), dist.world(), drop_last=False)
+        shard = Shard(batch_size, drop_last=False)
+        if not whole:
+            shard = replace(shard, rank=dist.rank(), world=dist.world())
         return self._loader(lambda epoch: rows, shard, ["none"], "skip")
 
     def card(self) -> dict[str, Any]:
@@ -68,6 +71,7 @@ class Inputs:
             "std": list(self.format.std),
             "interpolation": self.format.interpolation,
             "crop_pct": 1.0 if self.pixels is not None else self.format.crop_pct,
+            "resize": self.pixels is None,  # images in memory were trained on as they are
         }
 
     def _loader(

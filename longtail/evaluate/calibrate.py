@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from longtail.errors import LongtailError
+
+_PULL = 1e-3
 
 
 def fit_temperature(loglik_nc: np.ndarray, labels: np.ndarray) -> float:
@@ -46,6 +50,34 @@ def fit_temperature(loglik_nc: np.ndarray, labels: np.ndarray) -> float:
             break
         b = step
     return float(1 / b)
+
+
+def average_weight(first_nc: np.ndarray, second_nc: np.ndarray, labels: np.ndarray) -> float:
+    """w of the mean (1 - w) first + w second of two log-likelihoods that answers the labels of val best, in [0, 1].
+
+    Best at whatever temperature: a, b >= 0 minimise the mean of -log softmax(a first + b second + log p)[label] with p
+    the class mix of the labels, and w = b / (a + b). That is convex; the slight pull to a = b = 1 keeps it finite where
+    val is answered without an error. Classes that one of the two knows nothing of (-inf) are left out.
+    """
+    known = np.isfinite(first_nc).all(0) & np.isfinite(second_nc).all(0)
+    known &= np.bincount(labels, minlength=len(known)) > 0
+    rows = known[labels]
+    if not rows.any():
+        return 0.0
+    pair = np.stack([first_nc, second_nc])[:, rows][:, :, known].astype(np.float64)  # [2, N, C]
+    target = (np.cumsum(known) - 1)[labels[rows]]
+    log_prior = np.log(np.bincount(target) / len(target))
+    true = pair[:, np.arange(len(target)), target]
+
+    def loss_and_gradient(ab: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = np.tensordot(ab, pair, 1) + log_prior
+        log_sum = logsumexp(scores, axis=1)
+        expected = (np.exp(scores - log_sum[:, None]) * pair).sum(2)
+        loss = (log_sum - ab @ true).mean() + _PULL / 2 * ((ab - 1) ** 2).sum()
+        return float(loss), (expected - true).mean(1) + _PULL * (ab - 1)
+
+    a, b = minimize(loss_and_gradient, np.ones(2), jac=True, method="L-BFGS-B", bounds=[(0, None)] * 2).x
+    return float(b / (a + b)) if a + b > 0 else 0.0
 
 
 def tau_normalise(scores_nc: np.ndarray, weight_cd: np.ndarray, bias_c: np.ndarray, tau: float) -> np.ndarray:

@@ -123,7 +123,7 @@ class GML(nn.Module):
         if keys is not None:
             self.enqueue(keys, labels, ids)
         if self.bank is not None and self.bank.any_filled:
-            gml_b, gml_parts = self._mixture_terms(features if query is None else query, labels, ids)
+            gml_b, gml_parts = self.contrast(features if query is None else query, labels, ids)
             loss_b, parts = loss_b + self.beta * gml_b, parts | gml_parts
         # An empty bank says nothing: the step goes without the term, and its absence from the log says so.
 
@@ -132,20 +132,22 @@ class GML(nn.Module):
             loss_b, parts = loss_b + self.kd_weight * kd_b, parts | {"kd": kd_b.detach().mean()}
         return Losses(loss_b, parts)
 
-    def _mixture_terms(self, query: Tensor, labels: Tensor, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def contrast(self, query: Tensor, labels: Tensor, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_GML alone, per query, and its parts; 0 for a query whose class has nothing in the bank."""
         assert self.bank is not None
         bank, tau = self.bank, self.log_tau.exp()
+        known_b = bank.filled_counts()[labels] > 0
         query_bd = self.embed_query(query)
         filled_k = bank.mask  # slots not yet filled are left out, where the authors' code has noise
         keys_kd = self.embed_key(bank.features, filled_k)
         if not self.log_tau.requires_grad:
             loglik_bc = mixture_loglik(query_bd, keys_kd, bank.segments, tau, filled_k)
-            gml_b = self._classify(loglik_bc, labels)
+            gml_b = torch.where(known_b, self._classify(loglik_bc, labels), 0.0)
             return gml_b, {"gml": gml_b.detach().mean()}
         loglik_bc, others_bc, valid_b = mixture_loglik_excluding_own(
             query_bd, keys_kd, bank.segments, tau, labels, ids, bank.ids, filled_k
         )
-        gml_b = self._classify(loglik_bc, labels)
+        gml_b = torch.where(known_b, self._classify(loglik_bc, labels), 0.0)
         tau_b = torch.where(valid_b, self._classify(others_bc, labels), 0.0)
         parts = {"gml": gml_b, "gml_without_own": tau_b, "left_out": (~valid_b).float(), "tau_g": tau}
         return gml_b + tau_b, {name: value.detach().mean() for name, value in parts.items()}

@@ -89,6 +89,7 @@ def train(
         dry_run: do everything up to the first epoch, then stop.
     """
     from longtail import recipe as recipes
+    from longtail.data.benchmarks import BENCHMARKS
     from longtail.engine import device as devices
     from longtail.engine.stages import load_data
     from longtail.recipes.change import change
@@ -100,6 +101,7 @@ def train(
         table = load_data(recipe.data)
     elif data:
         root = str(data_root) if data_root else None
+        imbalance = imbalance or BENCHMARKS.get(data)
         source = recipes.Data(data, root, imbalance, tail, subset_seed=subset_seed, on_bad_image=on_bad_image)
         table = load_data(source, print)
         size = getattr(table.images, "pixels", None)

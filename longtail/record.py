@@ -1,0 +1,45 @@
+"""A finished run as one JSON file under `results/`: the only place that tables, pages and pictures take numbers from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from longtail.errors import LongtailError
+from longtail.files import read_json, write_json
+
+KEPT = ("config.json", "metrics.jsonl", "per_class.csv", "model.safetensors", "model.json", "bank.safetensors")
+
+
+def record(run: Path, name: str, results: Path = Path("results"), keep_weights: bool = True) -> dict[str, Any]:
+    """Write `results/NAME.json`, and beside it `results/runs/NAME/` with the log, the counts and the final weights."""
+    if not (run / "result.json").exists():
+        raise LongtailError(f"{run} holds no finished run (there is no result.json): let it finish, or --resume it")
+    config, last = read_json(run / "config.json"), read_json(run / "result.json")
+    earlier = [read_json(path) for path in sorted(run.glob("*/result.json"))]
+    recipe = config["recipe"]
+    entry = {
+        "name": name,
+        "method": last["method"],
+        "model": last["model"],
+        "data": recipe["data"],
+        "seed": recipe["seed"],
+        "epochs": last["epochs"],
+        "summary": last["summary"],
+        "rule": "last epoch, answered as trained",
+        "parameters": last["parameters"],
+        "hours": last["hours"],
+        "stages": [*earlier, last],
+        "keys": recipe["stages"][-1]["keys"],
+        "command": config["command"],
+        "environment": config["environment"],
+    }
+    results.mkdir(parents=True, exist_ok=True)
+    write_json(results / f"{name}.json", entry)
+    folder = results / "runs" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in KEPT:
+        if (run / file).exists() and (keep_weights or not file.endswith(".safetensors")):
+            shutil.copyfile(run / file, folder / file)
+    return entry

@@ -46,6 +46,8 @@ def prior_free(scores_bc: Tensor, log_mass_c: Tensor, log_added_c: Tensor) -> Te
     A class without training images has no mass and was never learned; its score is left as it is.
     """
     correction_c = (log_mass_c - log_added_c).to(scores_bc.dtype)
+    if scores_bc.ndim == 4:  # pixels, [B, C, H, W]
+        correction_c = correction_c[:, None, None]
     return scores_bc - torch.where(correction_c.isfinite(), correction_c, torch.zeros_like(correction_c))
 
 

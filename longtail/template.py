@@ -19,8 +19,13 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def add_prior(loglik_bc: Tensor, log_prior_c: Tensor, alpha: float = 1.0) -> Tensor:
-    """log s(x|c) + alpha log p(c). alpha = 0 adds nothing at all, also for a class whose prior is zero."""
+    """log s(x|c) + alpha log p(c). alpha = 0 adds nothing at all, also for a class whose prior is zero.
+
+    Scores of pixels are [B, C, H, W].
+    """
     loglik_bc = at_least_float32(loglik_bc)
+    if loglik_bc.ndim == 4:
+        log_prior_c = log_prior_c[:, None, None]
     return loglik_bc if alpha == 0 else loglik_bc + alpha * log_prior_c.to(loglik_bc.dtype)
 
 

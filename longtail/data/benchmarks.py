@@ -1,4 +1,4 @@
-"""The standard benchmarks by name: digits-lt, cifar10-lt, cifar100-lt. Anything else is a path to one's own images.
+"""The standard benchmarks by name. Anything else is a path to one's own images.
 
 CIFAR is found in whichever of its usual forms lies in the data root: the `cifar-*-python` folder of a torchvision
 download, the binary version, or parquet in the Hugging Face layout.
@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from longtail.data import parquet, sources, tails
+from longtail.data import listed, parquet, sources, tails
 from longtail.data.columns import AS_USUAL, Columns
+from longtail.data.listed import LISTED
 from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError
 
-BENCHMARKS = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}  # name -> imbalance when none is asked for
+# Name -> imbalance: the usual one for those that are cut, their own for those that are lists.
+BENCHMARKS = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}
+BENCHMARKS |= {name: round(b.largest / b.smallest) for name, b in LISTED.items()}
 
 DIGITS_TEST = 50  # test images a class
 
@@ -38,7 +41,7 @@ CIFAR_ORDER = {
 
 def data_root(root: str | Path | None) -> Path:
     """Where data lies: as asked, else $LONGTAIL_DATA, else ./data."""
-    return Path(root or os.environ.get("LONGTAIL_DATA") or "data")
+    return Path(root or os.environ.get("LONGTAIL_DATA") or "data").expanduser()
 
 
 def load(
@@ -55,15 +58,19 @@ def load(
     A benchmark without `imbalance` has its usual one, and imbalance 1 leaves it balanced. `root` is where benchmarks
     are looked for, and what the paths in a list are relative to.
     """
-    if source in BENCHMARKS:
-        imbalance = imbalance or BENCHMARKS[str(source)]
+    source = str(source)
+    if source in LISTED:
+        table = listed.load(source, data_root(root))
+    elif source in BENCHMARKS:
         table = digits() if source == "digits-lt" else cifar(10 if source == "cifar10-lt" else 100, data_root(root))
+        imbalance = BENCHMARKS[source] if imbalance is None else imbalance
         return in_memory(tails.cut(table, imbalance, profile, subset_seed))
-    if isinstance(source, str) and re.fullmatch(r"[\w-]+", source) and not Path(source).exists():
+    elif re.fullmatch(r"[\w-]+", source) and not Path(source).exists():
         raise LongtailError(
             f"There is no benchmark and no file {source!r}; the benchmarks are {', '.join(BENCHMARKS)}."
         )
-    table = sources.load(source, root=root, columns=columns)
+    else:
+        table = sources.load(source, root=root, columns=columns)
     return table if imbalance is None else tails.cut(table, imbalance, profile, subset_seed)
 
 
@@ -99,7 +106,8 @@ def cifar(num_classes: int, root: Path) -> ImageTable:
     sizes = len(table.rows("train")), len(table.rows("test"))
     if sizes != (50_000, 10_000):
         raise LongtailError(
-            f"{folder} has {sizes[0]:,} training and {sizes[1]:,} test images, not 50,000 and 10,000: fetch it again."
+            f"{folder} has {sizes[0]:,} training and {sizes[1]:,} test images, not 50,000 and 10,000: remove it and "
+            f"fetch it again."
         )
     order = sha256(table.labels[table.rows("train")].astype("<i8").tobytes()).hexdigest()
     if order != CIFAR_ORDER[num_classes]:

@@ -12,6 +12,7 @@ import csv
 import gzip
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,17 +40,29 @@ def split_in_name(name: str) -> int | None:
 
 
 def load(path: Path, *, root: Path | None = None, columns: Columns = AS_USUAL) -> ImageTable:
-    root = root or path.parent
-    rows = pa.concat_tables([_read(file, columns) for file in _family(path)], promote_options="default")
+    """The list and its family, x_train.txt, x_val.txt, x_test.txt, whichever of them there are."""
+    files = [path]
+    if split_in_name(path.name) is not None:
+        family = _SPLIT_IN_NAME.sub("*", path.name)
+        same = [p for p in path.parent.iterdir() if is_list(p) and _SPLIT_IN_NAME.sub("*", p.name) == family]
+        files = sorted({path, *same}, key=lambda p: (split_in_name(p.name), p.name))
+    return load_files(files, root=root or path.parent, columns=columns, name=path.name)
+
+
+def load_files(
+    files: Sequence[Path], *, root: Path, columns: Columns = AS_USUAL, name: str | None = None
+) -> ImageTable:
+    """Several lists as one table; a file's split is the one its name says."""
+    where = str(files[0])
+    rows = pa.concat_tables([_read(file, columns) for file in files], promote_options="default")
     if not len(rows):
-        raise LongtailError(f"{path} lists no image.")
-    classes, labels = index_labels(rows["label"], read_classes(path.parent), str(path))
-    paths = relative(rows["path"], root, str(path))
-    _refuse_two_classes(paths, labels, classes, str(path))
+        raise LongtailError(f"{where} lists no image.")
+    classes, labels = index_labels(rows["label"], read_classes(files[0].parent), where)
+    paths = relative(rows["path"], root, where)
+    _refuse_two_classes(paths, labels, classes, where)
     groups = group_codes(rows["group"]) if "group" in rows.column_names else None
-    return ImageTable(
-        classes, labels, split_codes(rows["split"], str(path)), FileStore(root, paths), groups, name=path.name
-    )
+    split = split_codes(rows["split"], where)
+    return ImageTable(classes, labels, split, FileStore(root, paths), groups, name=name or files[0].name)
 
 
 def save(table: ImageTable, path: Path) -> None:
@@ -65,15 +78,6 @@ def save(table: ImageTable, path: Path) -> None:
     if table.groups is not None:
         columns["group"] = pa.array(table.groups)
     pyarrow.csv.write_csv(pa.table(columns), path)
-
-
-def _family(path: Path) -> list[Path]:
-    """x_train.txt, x_val.txt, x_test.txt, whichever of them there are."""
-    if split_in_name(path.name) is None:
-        return [path]
-    family = _SPLIT_IN_NAME.sub("*", path.name)
-    same = [p for p in path.parent.iterdir() if is_list(p) and _SPLIT_IN_NAME.sub("*", p.name) == family]
-    return sorted(same, key=lambda p: (split_in_name(p.name), p.name))
 
 
 def _read(file: Path, columns: Columns) -> pa.Table:

@@ -33,7 +33,7 @@ class Optim:
     nesterov: bool = False
     weight_decay: float = 5e-4
     decay_norm_and_bias: bool = True  # as the authors do; temperatures are never decayed
-    schedule: str = "cosine"  # cosine or steps
+    schedule: str = "cosine"  # cosine, steps or poly
     steps_at: tuple[float, ...] = (0.8, 0.9)  # of the training, for schedule = steps
     step_factor: float = 0.1
     warmup_epochs: float = 0.0
@@ -63,6 +63,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """What a segmentation is beside its stages: see `longtail/segmentation`."""
+
+    architecture: str = "fcn"  # or deeplabv3plus
+    output_stride: int = 8  # pixels of an image, along a side, to one of the backbone's last map
+    crop: tuple[int, int] = (512, 512)  # height and width
+    scale: tuple[float, float] = (0.5, 2.0)
+    short_side: int | None = None  # images are brought to it first; as they are, if not given
+    steps: int | None = None  # optimiser steps of an epoch; those of one pass over the images, if not given
+    auxiliary: float = 0.4  # weight of the auxiliary head's loss; 0 is none
+    queries: int = 64  # pixels of an image that are compared with the bank
+    keys: int = 32  # pixels of an image that enter it
+    inference: str = "whole"  # or slide, in windows of the crop's size
+
+
+@dataclass(frozen=True)
 class Recipe:
     data: Data
     stages: tuple[Stage, ...]
@@ -71,6 +87,7 @@ class Recipe:
     precision: str = "auto"  # auto, float32 or bfloat16
     evaluate_every: int = 1  # epochs between evaluations; the last epoch is always evaluated
     groups: str = "terciles"  # many, medium, few: terciles of one's own classes, or the benchmarks' threshold
+    pixels: Pixels | None = None  # for segmentation
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:

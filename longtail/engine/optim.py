@@ -25,7 +25,7 @@ def build_optimiser(method: nn.Module, optim: Optim) -> torch.optim.SGD:
 
 
 def learning_rate(optim: Optim, epoch: float, epochs: int) -> float:
-    """At a fractional epoch: linear warm-up, then cosine to zero or steps."""
+    """At a fractional epoch: linear warm-up, then cosine to zero, steps or poly."""
     if epoch < optim.warmup_epochs:
         return optim.lr * (epoch + 1e-3) / optim.warmup_epochs
     if optim.schedule == "cosine":
@@ -33,4 +33,6 @@ def learning_rate(optim: Optim, epoch: float, epochs: int) -> float:
         return optim.lr * 0.5 * (1 + math.cos(math.pi * done))
     if optim.schedule == "steps":
         return optim.lr * optim.step_factor ** sum(epoch >= at * epochs for at in optim.steps_at)
-    raise LongtailError(f"there is no schedule {optim.schedule!r}{nearest(optim.schedule, ('cosine', 'steps'))}")
+    if optim.schedule == "poly":  # of power 0.9, down to a hundredth: mmsegmentation's
+        return optim.lr * (0.01 + 0.99 * (1 - epoch / epochs) ** 0.9)
+    raise LongtailError(f"there is no schedule {optim.schedule!r}{nearest(optim.schedule, ('cosine', 'steps', 'poly'))}")

@@ -27,7 +27,7 @@ def _assign(values: dict[str, Any], path: list[str], value: Any, assignment: str
     target: dict[str, Any] = values["stages"][-1]
     if path[0] in stages and len(path) > 1:
         target, path = stages[path[0]], path[1:]
-    elif path[0] == "data" or (len(path) == 1 and path[0] in values and path[0] != "stages"):
+    elif path[0] in ("data", "pixels") or (len(path) == 1 and path[0] in values and path[0] != "stages"):
         target = values
     settings = settings_of(target["method"]) if "method" in target else {}
     if len(path) == 1 and path[0] in settings:

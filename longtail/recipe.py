@@ -28,7 +28,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Optim:
+    kind: str = "sgd"  # or adamw, which has no momentum to set
     lr: float = 0.1
+    rates: dict[str, float] = field(default_factory=dict)  # how a parameter's name begins -> factor of its lr
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 5e-4
@@ -58,7 +60,7 @@ class Stage:
     augment: str = "weak"
     trains: str = "all"  # all, or head: the backbone stays as it came
     start_from: str = ""  # an earlier stage whose weights it starts with
-    keys: str = ""  # "momentum", an earlier stage (a frozen teacher), or that teacher's run folder
+    keys: str = ""  # "momentum", an earlier stage (a frozen teacher), its run folder, or "frozen": itself as it starts
     answers: bool = True  # False for an encoder without a head of its own
 
 

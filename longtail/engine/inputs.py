@@ -17,7 +17,8 @@ from longtail.data.samplers import order
 from longtail.data.table import ImageTable, PixelStore
 from longtail.engine import dist
 from longtail.engine.device import Device
-from longtail.models.backbone import is_timm
+from longtail.errors import LongtailError
+from longtail.models.backbone import is_clip, is_timm
 from longtail.recipe import Data, Recipe, Stage
 
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -49,6 +50,11 @@ class Inputs:
 
         # A last, smaller batch is dropped as everyone does, unless it is all there is.
         shard = Shard(stage.batch_size, dist.rank(), dist.world(), drop_last=len(rows) >= stage.batch_size)
+        if (size := min(stage.batch_size, len(rows))) < dist.world() * stage.accumulate:
+            raise LongtailError(
+                f"a batch of {size} images cannot be shared by {dist.world()} ranks x {stage.accumulate} steps: "
+                "raise --batch-size"
+            )
         return self._loader(epoch_order, shard, [stage.views.get(view, stage.augment) for view in views], "replace")
 
     def plain(self, split: str, *, whole: bool = False) -> Loader:
@@ -94,8 +100,12 @@ class Inputs:
 
 
 def image_format(recipe: Recipe, table: ImageTable) -> ImageFormat:
-    """Size, mean and deviation: CIFAR's own, a timm model's own, else ImageNet's."""
+    """Size, mean and deviation: a CLIP's own, CIFAR's own, a timm model's own, else ImageNet's."""
     model = recipe.stages[-1].model
+    if is_clip(model):
+        from longtail.vision_language.clip import image_format as clip_format
+
+        return clip_format(model)
     if recipe.data.source.startswith("cifar"):
         return ImageFormat(32, CIFAR_MEAN, CIFAR_STD)
     if is_timm(model):

@@ -72,7 +72,7 @@ def train(
             now = epoch + step / len(loader)
             lr = learning_rate(stage.optim, now, stage.epochs)
             for group in optimiser.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group["rate"]
             method.set_progress(now / stage.epochs)
 
             shares = loader.shares(step)  # how many of the total batch's images each rank holds

@@ -1,4 +1,4 @@
-"""SGD, its weight-decay groups, and the learning rate as a function of the epoch."""
+"""SGD or AdamW, its groups of parameters, and the learning rate as a function of the epoch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from longtail.errors import LongtailError
 from longtail.recipe import Optim, nearest
 
 
-def build_optimiser(method: nn.Module, optim: Optim) -> torch.optim.SGD:
-    """Two groups: what decays and what does not. Scalars are temperatures and are never decayed."""
-    learned = [parameter for parameter in method.parameters() if parameter.requires_grad]
+def build_optimiser(method: nn.Module, optim: Optim) -> torch.optim.Optimizer:
+    """Groups by what decays and by rate. Scalars are temperatures and are never decayed."""
     spared_below = 1 if optim.decay_norm_and_bias else 2
-    groups = [
-        {"params": [p for p in learned if p.ndim >= spared_below], "weight_decay": optim.weight_decay},
-        {"params": [p for p in learned if p.ndim < spared_below], "weight_decay": 0.0},
-    ]
-    return torch.optim.SGD(
-        [group for group in groups if group["params"]], lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov
-    )
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in method.named_parameters():
+        if parameter.requires_grad:
+            rate = next((rate for start, rate in optim.rates.items() if name.startswith(start)), 1.0)
+            decay = optim.weight_decay if parameter.ndim >= spared_below else 0.0
+            groups.setdefault((rate, decay), []).append(parameter)
+    described = [{"params": params, "rate": rate, "weight_decay": decay} for (rate, decay), params in groups.items()]
+    if optim.kind == "adamw":
+        return torch.optim.AdamW(described, lr=optim.lr)
+    if optim.kind == "sgd":
+        return torch.optim.SGD(described, lr=optim.lr, momentum=optim.momentum, nesterov=optim.nesterov)
+    raise LongtailError(f"there is no optimiser {optim.kind!r}{nearest(optim.kind, ('sgd', 'adamw'))}")
 
 
 def learning_rate(optim: Optim, epoch: float, epochs: int) -> float:

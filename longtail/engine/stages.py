@@ -6,6 +6,7 @@ read (a teacher) is also kept in a cache, under the hash of everything it depend
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -125,12 +126,12 @@ def check(recipe: Recipe, table: ImageTable) -> None:
     earlier: list[str] = []
     for stage in recipe.stages:
         backbones.check_name(stage.model)
-        objective: Any = build_objective(stage.method, table.counts(), 8, stage.settings, 8)
+        objective: Any = build_objective(stage.method, table.counts(), 8, stage.settings, 8, stage.model)
         named([stage.views.get(view, stage.augment) for view in objective.student_views + objective.key_views])
         class_shares(stage.sampler, table.counts())
         learning_rate(stage.optim, 0.0, stage.epochs)
         for start in (stage.keys, stage.start_from):
-            if start and start != "momentum" and start not in earlier:
+            if start and start not in ("momentum", "frozen", *earlier):
                 trained.same_classes(table.classes, trained.load(start).classes, start)
         earlier.append(stage.name)
 
@@ -221,23 +222,42 @@ def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:
     if stage.weights:
         trained.load_backbone(backbone, stage.weights)
     teacher = None
-    if stage.keys and stage.keys != "momentum":
+    if stage.keys and stage.keys not in ("momentum", "frozen"):
         folder = out / stage.keys if (out / stage.keys / "model.json").exists() else Path(stage.keys)
         model = trained.load(folder)
         trained.same_classes(table.classes, model.classes, folder)
         teacher = Teacher(model.method.backbone, model.method.objective.likelihood)  # type: ignore[arg-type]
     dim: int = backbone.dim  # type: ignore[assignment]
-    objective = build_objective(stage.method, counts, dim, stage.settings, teacher.dim if teacher else dim)
+    key_dim = teacher.dim if teacher else dim
+    objective = build_objective(stage.method, counts, dim, stage.settings, key_dim, stage.model)
     if stage.sampler != "instance":
         shares = class_shares(stage.sampler, counts, stage.epochs - 1, stage.epochs)
         objective.log_mass.copy_(log_prior(shares))  # type: ignore[operator]
+    earlier = None
     if stage.start_from:
         earlier = trained.load(out / stage.start_from if (out / stage.start_from).exists() else Path(stage.start_from))
         backbone.load_state_dict(earlier.method.backbone.state_dict())
+    if hasattr(objective, "read"):
+        tower = getattr(earlier.method.objective, "tower", None) if earlier else None  # one that has been trained
+        objective.read(table.classes, tower or text_tower(stage))  # type: ignore[operator]
     if stage.trains == "head":
         backbone.requires_grad_(False)
-    momentum = MomentumEncoder(backbone, objective.likelihood) if stage.keys == "momentum" else None  # type: ignore[arg-type]
-    return Method(backbone, objective, teacher or momentum)
+    if stage.keys == "momentum":
+        teacher = MomentumEncoder(backbone, objective.likelihood)  # type: ignore[arg-type]
+    elif stage.keys == "frozen":
+        teacher = Teacher(copy.deepcopy(backbone), torch.nn.Identity())
+    return Method(backbone, objective, teacher)
+
+
+def text_tower(stage: Stage) -> torch.nn.Module:
+    """What reads the sentences of a method that has some."""
+    from longtail.vision_language.clip import TextTower
+
+    if not backbones.is_clip(stage.model):
+        raise LongtailError(
+            f"{stage.method} reads sentences and {stage.model} cannot: choose a CLIP, as in --clip ViT-B-16/openai"
+        )
+    return TextTower(stage.model, pretrained=stage.pretrained)
 
 
 @torch.no_grad()

@@ -95,7 +95,7 @@ def load(folder: str | Path) -> Model:
     folder = Path(folder)
     tensors, card = checkpoint.load_model(folder)
     backbone = backbones.build(card["model"])
-    objective = build_objective(card["method"], card["counts"], backbone.dim, card["settings"], card["key_dim"])  # type: ignore[arg-type]
+    objective = build_objective(card["method"], card["counts"], backbone.dim, card["settings"], card["key_dim"], card["model"])  # type: ignore[arg-type]
     method = Method(backbone, objective)
     try:
         missing, unexpected = method.load_state_dict(tensors, strict=False)

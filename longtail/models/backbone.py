@@ -69,11 +69,19 @@ class Wrapped(nn.Module):
 
 
 def is_timm(name: str) -> bool:
-    return name not in CIFAR_RESNETS and name not in SMALL
+    return name not in CIFAR_RESNETS and name not in SMALL and not is_clip(name)
+
+
+def is_clip(name: str) -> bool:
+    return name.startswith("clip:")
 
 
 def check_name(name: str) -> None:
     """An unknown model is answered with the nearest known one."""
+    if is_clip(name):
+        from longtail.vision_language.clip import Name
+
+        Name.parse(name)
     if not is_timm(name) or ":" in name:
         return
     import timm
@@ -85,8 +93,12 @@ def check_name(name: str) -> None:
 
 
 def build(name: str, *, pretrained: bool = False) -> nn.Module:
-    """A backbone by name: `small`, a CIFAR ResNet (`resnet20` ... `resnet110`), or any timm name."""
+    """By name: `small`, a CIFAR ResNet (`resnet20` ... `resnet110`), any timm name, or a CLIP's behind `clip:`."""
     check_name(name)
+    if is_clip(name):
+        from longtail.vision_language.clip import ImageTower
+
+        return ImageTower(name, pretrained=pretrained)
     if pretrained and not is_timm(name):
         raise LongtailError(f"there are no pretrained weights for {name}; leave pretrained off")
     if name in SMALL:

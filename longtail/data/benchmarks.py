@@ -45,7 +45,7 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def load(
-    source: str | Path,
+    source: Any,
     *,
     root: str | Path | None = None,
     imbalance: float | None = None,
@@ -53,22 +53,21 @@ def load(
     subset_seed: int = 0,
     columns: Columns = AS_USUAL,
 ) -> ImageTable:
-    """A benchmark by name, or one's own data by path; with `imbalance`, its training split is cut to a tail.
+    """A benchmark by name, or one's own data; with `imbalance`, its training split is cut to a tail.
 
-    A benchmark without `imbalance` has its usual one, and imbalance 1 leaves it balanced. `root` is where benchmarks
-    are looked for, and what the paths in a list are relative to.
+    One's own data is what `sources.load` takes: a path or a data set object. A benchmark without `imbalance` has its
+    usual one, and imbalance 1 leaves it balanced. `root` is where benchmarks are looked for, and what the paths in a
+    list are relative to.
     """
-    source = str(source)
-    if source in LISTED:
-        table = listed.load(source, data_root(root))
-    elif source in BENCHMARKS:
-        table = digits() if source == "digits-lt" else cifar(10 if source == "cifar10-lt" else 100, data_root(root))
-        imbalance = BENCHMARKS[source] if imbalance is None else imbalance
+    name = str(source) if isinstance(source, (str, Path)) else ""
+    if name in LISTED:
+        table = listed.load(name, data_root(root))
+    elif name in BENCHMARKS:
+        table = digits() if name == "digits-lt" else cifar(10 if name == "cifar10-lt" else 100, data_root(root))
+        imbalance = BENCHMARKS[name] if imbalance is None else imbalance
         return in_memory(tails.cut(table, imbalance, profile, subset_seed))
-    elif re.fullmatch(r"[\w-]+", source) and not Path(source).exists():
-        raise LongtailError(
-            f"There is no benchmark and no file {source!r}; the benchmarks are {', '.join(BENCHMARKS)}."
-        )
+    elif re.fullmatch(r"[\w-]+", name) and not Path(name).exists():
+        raise LongtailError(f"There is no benchmark and no file {name!r}; the benchmarks are {', '.join(BENCHMARKS)}.")
     else:
         table = sources.load(source, root=root, columns=columns)
     return table if imbalance is None else tails.cut(table, imbalance, profile, subset_seed)
@@ -91,18 +90,24 @@ def cifar(num_classes: int, root: Path) -> ImageTable:
     """All of CIFAR-10 or CIFAR-100, 50,000 training and 10,000 test images."""
     python, binary, hugging_face = CIFAR_FOLDERS[num_classes]
     name = f"cifar{num_classes}-lt"
-    if (folder := _folder(root, python)) and (folder / _PYTHON_FILES[num_classes]["train"][0]).exists():
-        table = _from_python(folder, num_classes, name)
-    elif (folder := _folder(root, binary)) and (folder / _BINARY_FILES[num_classes]["train"][0]).exists():
-        table = _from_binary(folder, num_classes, name)
-    elif (folder := _folder(root, hugging_face)) and any(folder.glob("train*.parquet")):
-        table = parquet.load(folder, name=name)
-    else:
+    forms = (
+        (python, _PYTHON_FILES[num_classes]["train"][0], _from_python),
+        (binary, _BINARY_FILES[num_classes]["train"][0], _from_binary),
+        (hugging_face, "train*.parquet", lambda folder, *_: parquet.load(folder, name=name)),
+    )
+    places = ((_folder(root, form), file, read) for form, file, read in forms)
+    found = next(((folder, read) for folder, file, read in places if folder and any(folder.glob(file))), None)
+    if found is None:
         raise LongtailError(
             f"CIFAR-{num_classes} is not in {root.absolute()}: put the folder {python} (torchvision's download), "
             f"{binary} or {hugging_face} (train and test as parquet) there, or name its place with --data-root or "
             f"LONGTAIL_DATA."
         )
+    folder, read = found
+    try:
+        table = read(folder, num_classes, name)
+    except Exception as error:  # a damaged pickle can raise anything
+        raise LongtailError(f"{folder} is damaged ({error}): remove it and fetch it again.") from error
     sizes = len(table.rows("train")), len(table.rows("test"))
     if sizes != (50_000, 10_000):
         raise LongtailError(
@@ -199,7 +204,4 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def unpickle(path: Path) -> dict[bytes, Any]:
-    try:
-        return _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except (pickle.UnpicklingError, EOFError, OSError) as error:
-        raise LongtailError(f"{path} is not the file it should be ({error}): fetch it again.") from error
+    return _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()

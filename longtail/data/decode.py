@@ -7,6 +7,7 @@ file's name.
 """
 
 import io
+from functools import cache
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -16,6 +17,10 @@ from longtail.errors import LongtailError
 MAX_PIXELS = 80_000_000  # 240 MB once decoded; refused from the header, before anything is decompressed
 
 
+# Not all that Pillow can open: PostScript, for one, would be run by an interpreter.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+
+
 class BadImage(LongtailError):
     """One image cannot be used; the rest of the table can."""
 
@@ -23,7 +28,7 @@ class BadImage(LongtailError):
 def decode(encoded: bytes, name: str) -> np.ndarray:
     """`name` is what messages call the image."""
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
+        with Image.open(io.BytesIO(encoded), formats=_formats()) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise BadImage(f"{name} is {width} x {height} pixels, over the limit of {MAX_PIXELS:,}: scale it down.")
@@ -35,6 +40,13 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     except Exception as error:  # Pillow's plug-ins raise OSError, ValueError, SyntaxError, struct.error, IndexError ...
         what = "is empty" if not encoded else f"cannot be decoded ({error})"
         raise BadImage(f"{name} {what}: replace it or take it out of the table.") from error
+
+
+@cache
+def _formats() -> list[str]:
+    """Those that this Pillow was built with."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
 
 
 def to_rgb(image: Image.Image, name: str) -> np.ndarray:

@@ -5,9 +5,7 @@ duplicates among it, is a finding.
 """
 
 import json
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +16,11 @@ from longtail.data import tails
 from longtail.data.benchmarks import BENCHMARKS
 from longtail.data.decode import BadImage
 from longtail.data.duplicates import digest, near_copies, perceptual_hash
+from longtail.data.parallel import for_rows
 from longtail.data.table import SPLITS, ImageTable
 from longtail.evaluate.groups import NAMES, Groups, by_terciles, by_threshold
 
 LISTED = 100  # of each kind of finding, how many inspect.json names
-_CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -147,37 +145,18 @@ def _look(table: ImageTable, progress: bool) -> Seen:
     n = len(table)
     seen = Seen(np.zeros((n, 2), np.int32), np.zeros(n, "S16"), np.zeros((n, 16), np.uint8), {})
 
-    def look(start: int) -> int:
-        rows = range(start, min(start + _CHUNK, n))
-        for row in rows:
-            try:
-                image = table.images.decode(row)
-            except BadImage as error:
-                seen.bad[row] = str(error)
-            else:
-                seen.shapes[row] = image.shape[:2]
-                seen.digests[row] = digest(image)
-                seen.hashes[row] = perceptual_hash(image)
-        return len(rows)
+    def look(row: int) -> None:
+        try:
+            image = table.images.decode(row)
+        except BadImage as error:
+            seen.bad[row] = str(error)
+        else:
+            seen.shapes[row] = image.shape[:2]
+            seen.digests[row] = digest(image)
+            seen.hashes[row] = perceptual_hash(image)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in _with_bar(pool.map(look, range(0, n, _CHUNK)), n, progress):
-            pass
+    for_rows(n, look, "looking at every image", progress)
     return seen._replace(bad=dict(sorted(seen.bad.items())))
-
-
-def _with_bar(steps: Iterator[int], total: int, progress: bool) -> Iterator[int]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = TextColumn("looking at every image"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
-        task = bar.add_task("", total=total)
-        for step in steps:
-            bar.advance(task, step)
-            yield step
 
 
 def _pixels(shapes: np.ndarray) -> dict[str, list[int]]:

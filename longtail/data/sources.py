@@ -30,7 +30,7 @@ def load(
     if path.is_dir():
         if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
             return parquet.from_datasets(_datasets().load_from_disk(str(path)), columns=columns, name=path.name)
-        if next(path.glob("*.parquet"), None) or next(path.glob("data/*.parquet"), None):
+        if any(path.glob("*.parquet")) or any(path.glob("*/*.parquet")):
             return parquet.load(path, root=root, columns=columns)
         return folders.load(path)
     if lists.is_list(path) and path.is_file():

@@ -10,7 +10,6 @@ stays in train.
 """
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -18,6 +17,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from longtail.data.decode import BadImage
+from longtail.data.parallel import for_rows
 from longtail.data.table import SPLITS, ImageTable
 
 
@@ -38,8 +39,17 @@ def hold_out(table: ImageTable, split: str = "test", fraction: float = 0.2, seed
 
 def _units(table: ImageTable, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """What must stay together, [n] codes; and each unit's place in the draw, from its content and the seed."""
-    with ThreadPoolExecutor() as pool:
-        digests = list(pool.map(lambda row: blake2b(table.images.content(row), digest_size=16).digest(), rows.tolist()))
+    digests = [b""] * len(rows)
+
+    def read(i: int) -> None:
+        row = int(rows[i])
+        try:
+            content = table.images.content(row)
+        except BadImage:  # whoever decodes it says so; until then its name stands for it
+            content = table.images.name(row).encode()
+        digests[i] = blake2b(content, digest_size=16).digest()
+
+    for_rows(len(rows), read, "reading every image")
     _, content = np.unique(np.array(digests, "S16"), return_inverse=True)
     unit = content
     if table.groups is not None:
@@ -98,12 +108,16 @@ def _report(before: ImageTable, after: ImageTable, split: str, fraction: float, 
         f"{split}: {held.sum():,} of {counts.sum():,} training images held out, {100 * fraction:g} % of each class "
         f"(at least one, never the last), by content with seed {seed}"
     ]
-    for n in (1, 2, 3):
-        if classes := np.flatnonzero(counts == n).tolist():
-            kept = "stays in train and cannot be measured" if n == 1 else f"gives one to {split}"
-            lines.append(f"  {len(classes):,} with {n} image{'s' * (n > 1)} each: {kept} ({_some(before, classes)})")
+    if one := np.flatnonzero(counts == 1).tolist():
+        lines.append(f"  classes of 1 image: {len(one):,}, stay in train and cannot be measured ({_some(before, one)})")
+    for n in (2, 3):
+        if few := np.flatnonzero((counts == n) & (held > 0)).tolist():
+            given = held[few].max()
+            lines.append(f"  classes of {n} images: {len(few):,}, give {given} to {split} ({_some(before, few)})")
     if alone := np.flatnonzero((counts > 1) & (held == 0)).tolist():
-        lines.append(f"  {len(alone):,} whose images all belong together: stay in train ({_some(before, alone)})")
+        lines.append(
+            f"  classes of images that belong together: {len(alone):,}, stay in train ({_some(before, alone)})"
+        )
     return "\n".join(lines)
 
 

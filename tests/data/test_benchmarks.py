@@ -128,7 +128,25 @@ def test_a_pickle_may_hold_arrays_and_nothing_else(tmp_path):
         assert (unpickle(tmp_path / "good")[b"data"] == good[b"data"]).all()
     for evil in (_Evil(), {b"data": [_Evil()]}, json.loads, np.load):
         (tmp_path / "evil").write_bytes(pickle.dumps(evil))
-        with pytest.raises(LongtailError, match="wants to call"):
+        with pytest.raises(pickle.UnpicklingError, match="wants to call"):
             unpickle(tmp_path / "evil")
-    with pytest.raises(LongtailError, match="fetch it again"):
-        unpickle(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "content", [pickle.dumps(_Evil()), b"", b"\x80\x02}q", pickle.dumps({b"data": 3}), b"cos\nsystem\n"]
+)
+def test_a_damaged_folder_is_one_sentence(tmp_path, content):
+    (tmp_path / "cifar-100-python").mkdir()
+    for file in ("train", "test", "meta"):
+        (tmp_path / "cifar-100-python" / file).write_bytes(content)
+    with pytest.raises(LongtailError, match=r"cifar-100-python is damaged .* fetch it again"):
+        load("cifar100-lt", root=tmp_path)
+
+
+def test_a_cut_off_binary_file_is_one_sentence(tmp_path):
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for i in range(1, 6):
+        (folder / f"data_batch_{i}.bin").write_bytes(bytes(3073 * 2 - 1))
+    with pytest.raises(LongtailError, match="cifar-10-batches-bin is damaged"):
+        load("cifar10-lt", root=tmp_path)

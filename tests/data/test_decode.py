@@ -65,6 +65,7 @@ def test_animation_gives_its_first_frame():
     ("encoded", "says"),
     [
         (b"", "a.jpg is empty"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "a.jpg cannot be decoded"),
         (b"<html>not found</html>", "a.jpg cannot be decoded"),
         (encode(picture(0, size=64), "JPEG")[:-900], "truncated"),
         (encode(picture(0, size=64), "PNG")[:-900], "a.jpg cannot be decoded"),

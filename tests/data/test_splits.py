@@ -31,8 +31,8 @@ def test_every_class_gives_its_share():
     assert (table.counts() + table.counts("test") == counts).all()
 
     assert "test: 34 of 167 training images held out, 20 % of each class" in words
-    assert "1 with 1 image each: stays in train and cannot be measured (c7)" in words
-    assert "1 with 2 images each: gives one to test (c6)" in words
+    assert "classes of 1 image: 1, stay in train and cannot be measured (c7)" in words
+    assert "classes of 2 images: 1, give 1 to test (c6)" in words
 
 
 def test_one_two_and_three_images():
@@ -91,7 +91,7 @@ def test_groups_that_share_an_image_are_one():
 def test_large_groups():
     one_group, words = hold_out(table_of([0] * 10 + [1] * 10, [0] * 10 + list(range(1, 11))))
     assert one_group.counts("test").tolist() == [0, 2]
-    assert "1 whose images all belong together: stay in train (c0)" in words
+    assert "classes of images that belong together: 1, stay in train (c0)" in words
     two_groups, _ = hold_out(table_of([0] * 10, [0] * 6 + [1] * 4))
     assert two_groups.counts("test").tolist() == [4], "neither fits into two images: the smaller one goes"
 

@@ -1,16 +1,23 @@
 """One door: whatever the form, the same images are the same table."""
 
+import json
 import sys
+from io import StringIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pictures import write
+from pictures import encode, write
+from PIL import Image
 
 from longtail.data import benchmarks, lists
 from longtail.data.sources import load
+from longtail.engine import device as devices
+from longtail.engine import stages
+from longtail.engine.logs import Progress
 from longtail.errors import LongtailError
+from longtail.recipe import Data, Optim, Recipe, Stage
 
 
 def test_forms_of_the_same_images_give_the_same_table(tmp_path):
@@ -30,6 +37,35 @@ def test_forms_of_the_same_images_give_the_same_table(tmp_path):
         assert (other.split == from_folder.split).all()
         assert all((other.images.decode(i) == from_folder.images.decode(i)).all() for i in range(7))
         assert all(other.images.content(i) == from_folder.images.content(i) for i in range(7))
+
+
+def test_a_folder_trains_to_the_same_loss_curve_as_parquet(tmp_path):
+    """The parquet has the images in their original order, the folder class by class: a tail cut from either is one."""
+    digits = benchmarks.load("digits-lt", imbalance=1)
+    image_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    for split in ("train", "test"):
+        rows = np.random.default_rng(0).permutation(digits.rows(split))[:400]
+        encoded = [encode(Image.fromarray(digits.images.decode(i)), "PNG") for i in rows]
+        for i, (row, data) in enumerate(zip(rows, encoded, strict=True)):
+            file = tmp_path / "folder" / split / str(digits.labels[row]) / f"{i:05d}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        images = pa.array([{"bytes": data, "path": None} for data in encoded], image_type)
+        (tmp_path / "parquet").mkdir(exist_ok=True)
+        columns = {"image": images, "label": pa.array(digits.labels[rows])}
+        pq.write_table(pa.table(columns), tmp_path / "parquet" / f"{split}-00000-of-00001.parquet")
+
+    stage = Stage(model="small", epochs=2, batch_size=32, augment="shift", optim=Optim(lr=0.05))
+    curves = []
+    for source in ("folder", "parquet"):
+        data = Data(str(tmp_path / source), imbalance=5)
+        recipe = Recipe(data, (stage,), evaluate_every=9)
+        device = devices.choose("float32", "cpu")
+        stages.run(recipe, stages.load_data(data), tmp_path / "run" / source, device, progress=Progress(StringIO()))
+        lines = (tmp_path / "run" / source / "metrics.jsonl").read_text().splitlines()
+        curves.append([json.loads(line)["loss"] for line in lines])
+    assert curves[0] == curves[1]
+    assert len(curves[0]) == 2
 
 
 def test_own_data_may_be_cut_to_a_tail(tmp_path):

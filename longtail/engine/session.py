@@ -21,8 +21,9 @@ from longtail.engine.runfolder import RunFolder
 from longtail.errors import LongtailError
 from longtail.evaluate.metrics import Summary, render, summarise
 from longtail.files import read_json
+from longtail.methods import settings_of
 from longtail.prior import from_file, log_prior, uniform
-from longtail.recipe import Recipe, from_dict, to_dict
+from longtail.recipe import Recipe, Stage, from_dict, to_dict
 
 
 def train_run(
@@ -76,10 +77,21 @@ def first_lines(recipe: Recipe, table: ImageTable, out: Path, device: Device, wh
     yield str(stages.groups_of(recipe, table))
     yield from why
     last = recipe.stages[-1]
+    yield from about_text(last, table)
     each = last.batch_size // dist.world() // last.accumulate
     yield f"batch {last.batch_size} = {dist.world()} ranks x {last.accumulate} steps x {each} | {device} | {out}"
     if last.accumulate > 1:
         yield "accumulating: each part is contrasted with what came before it only, so a contrastive loss sees less"
+
+
+def about_text(stage: Stage, table: ImageTable) -> list[str]:
+    """What a method that reads sentences is told of the classes."""
+    settings = settings_of(stage.method) | stage.settings
+    if "templates" not in settings:
+        return []
+    from longtail.vision_language.corpus import read_corpus
+
+    return read_corpus(table.classes, settings["sentences"], settings["templates"]).report()
 
 
 def last_table(finished: list[stages.Finished]) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from longtail.errors import LongtailError
 from longtail.methods import find, settings_of
+from longtail.models.backbone import is_clip
 from longtail.recipe import Data, Optim, Recipe, Stage
 
 
@@ -25,13 +27,18 @@ def derive(
     augment: str | None = None,
     pretrained: bool = True,
     weights: str | None = None,
+    sentences: str | None = None,
     seed: int = 0,
     precision: str = "auto",
 ) -> tuple[Recipe, list[str]]:
     """`image_size` is None for images on disk, whose sizes differ. `teacher` is a model's name or a run folder."""
     images, why = int(counts.sum()), []
+    said = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "augment": augment}
     small = image_size is not None and image_size <= 64
     published = find(method)
+    if model is None and "templates" in settings_of(method):
+        model = "clip:ViT-B-16/openai"
+        why.append(f"model {model}: {method} reads sentences")
     if model is None:
         model = (
             ("resnet32" if image_size == 32 else "small") if small else "resnet18" if images < 20_000 else "resnet50"
@@ -48,14 +55,18 @@ def derive(
     base = Stage(
         method=method,
         model=model,
-        pretrained=pretrained and not small,
+        pretrained=pretrained and (is_clip(model) or not small),
         weights=weights,
         epochs=epochs,
         batch_size=batch_size,
         augment=augment,
         optim=Optim(lr=lr, warmup_epochs=min(5.0, epochs / 20)),
-        settings=_settings(method, counts, why),
+        settings=_settings(method, counts, why) | _text(method, sentences),
     )
+    if is_clip(model):
+        from longtail.recipes.clip import fine_tuned
+
+        base = fine_tuned(base, counts, said, why)
     stages = published.stages(base)
     if len(stages) > 1 and stages[-1].keys and teacher is not None:
         stages = _with_teacher(stages, teacher)
@@ -66,7 +77,7 @@ def derive(
         name=f"{data.source.rstrip('/').split('/')[-1]}-{method}",
         seed=seed,
         precision=precision,
-        evaluate_every=max(1, epochs // 10),
+        evaluate_every=max(1, base.epochs // 10),
         groups="threshold" if benchmark else "terciles",
     ), why
 
@@ -88,6 +99,14 @@ def _settings(method: str, counts: np.ndarray, why: list[str]) -> dict[str, Any]
     k = int(min(65536, 2 ** int(np.ceil(np.log2(max(wanted, 64))))))
     why.append(f"bank of {k:,} samples: {len(counts)} classes, {int(counts.sum()):,} images")
     return {"k": k} | ({"kd_weight": 1.0} if "kd_weight" in known else {})
+
+
+def _text(method: str, sentences: str | None) -> dict[str, Any]:
+    if sentences is None:
+        return {}
+    if "sentences" not in settings_of(method):
+        raise LongtailError(f"{method} reads no sentences: leave --sentences out, or train --method gml_text")
+    return {"sentences": sentences}
 
 
 def _with_teacher(stages: tuple[Stage, ...], teacher: str) -> tuple[Stage, ...]:

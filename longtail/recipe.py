@@ -21,7 +21,7 @@ class Data:
     imbalance: float | None = None  # n_max / n_min of a generated tail; 1 is balanced
     profile: str = "exp"  # exp, step or pareto
     test_fraction: float = 0.2  # held out where the data bring neither a test nor a validation split
-    val_fraction: float = 0.0  # taken out of training as `val` where the data bring none: see docs/answers.md
+    val_fraction: float = 0.0  # taken out of training as `val` where the data bring none
     on_bad_image: str = "stop"  # or skip: a training takes the next image of the batch, an evaluation counts it out
     subset_seed: int = 0  # which images a tail keeps; 0 is the published subset. `seed` never moves it
 
@@ -54,6 +54,7 @@ class Stage:
     epochs: int = 200
     batch_size: int = 128  # in all: over ranks and accumulation steps
     accumulate: int = 1
+    sync_batchnorm: bool = False  # between GPUs; else every rank normalises by its own share of the batch
     optim: Optim = field(default_factory=Optim)
     sampler: str = "instance"
     views: dict[str, str] = field(default_factory=dict)  # view -> augmentation; the rest take `augment`

@@ -20,6 +20,12 @@ class Device:
     def autocast(self) -> AbstractContextManager:
         return torch.autocast(self.torch.type, self.dtype, enabled=self.dtype != torch.float32)
 
+    def seed(self, number: int) -> None:
+        """Of the generators that layers draw from (dropout)."""
+        torch.default_generator.manual_seed(number)
+        if self.torch.type != "cpu":
+            getattr(torch, self.torch.type).manual_seed(number)
+
     @property
     def memory_format(self) -> torch.memory_format:
         return torch.channels_last if self.channels_last else torch.contiguous_format

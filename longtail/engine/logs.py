@@ -88,11 +88,14 @@ class StepLog:
     def __init__(self, state: dict[str, Any] | None = None) -> None:
         # Parts that come together are summed together: one small kernel a step.
         self._sums: dict[tuple[str, ...], Tensor] = {}
-        self._weights: dict[tuple[str, ...], int] = {}
+        self._weights: dict[tuple[str, ...], float] = {}
         self._earlier = 0.0  # seconds, before the interruption
         self._started = time.monotonic()
         if state:
-            self._sums, self._weights, self._earlier = dict(state["sums"]), dict(state["weights"]), state["seconds"]
+            self._earlier = state["seconds"]
+            totals = iter(state["totals"].split([length for names in state["names"] for length in (len(names), 1)]))
+            for names in state["names"]:
+                self._sums[tuple(names)], self._weights[tuple(names)] = next(totals).clone(), next(totals).item()
 
     def add(self, parts: Mapping[str, Tensor], images: int) -> None:
         """Scalars on the device, means over so many images."""
@@ -100,7 +103,7 @@ class StepLog:
         wide = torch.float32 if values.device.type == "mps" else torch.float64
         values = values.to(wide) * images
         if names in self._sums:
-            values += self._sums[names].to(values.device)
+            values += self._sums[names].to(values)
         self._sums[names] = values
         self._weights[names] = self._weights.get(names, 0) + images
 
@@ -113,23 +116,23 @@ class StepLog:
         totals = torch.zeros(2, len(names), dtype=sums.dtype, device=sums.device)
         for group, values in self._sums.items():
             columns = [names.index(name) for name in group]
-            totals[0, columns] += values.to(totals.device)
+            totals[0, columns] += values.to(totals)
             totals[1, columns] += self._weights[group]
         total, weight = reduce(totals).tolist()
         return {name: t / w for name, t, w in zip(names, total, weight, strict=True)}
-
-    @property
-    def images(self) -> int:
-        return sum(self._weights.values())
 
     @property
     def seconds(self) -> float:
         return self._earlier + time.monotonic() - self._started
 
     def state(self) -> dict[str, Any]:
-        """To continue in the middle of an epoch: `StepLog(state)`."""
-        sums = {names: values.cpu() for names, values in self._sums.items()}
-        return {"sums": sums, "weights": dict(self._weights), "seconds": self.seconds}
+        """To continue in the middle of an epoch: `StepLog(state)`. All that ranks do not share is in one tensor."""
+        totals = [x for names, values in self._sums.items() for x in (*values.tolist(), self._weights[names])]
+        return {
+            "names": list(self._sums),
+            "totals": torch.tensor(totals, dtype=torch.float64),
+            "seconds": self.seconds,
+        }
 
 
 class _Look(NamedTuple):
@@ -144,14 +147,14 @@ class _Look(NamedTuple):
 
 
 class NaNWatch:
-    """Stops a run whose loss is not finite, and leaves what is needed to replay the step in nonfinite.json.
+    """Stops a run whose loss is not finite, and leaves what is needed to replay the step in a JSON file.
 
     On the CPU a bad loss is seen at its own step. Elsewhere the values are copied without waiting and judged once they
     have arrived, at the latest `delay` steps on: call `finish` before anything is saved.
     """
 
-    def __init__(self, folder: Path, delay: int = 8) -> None:
-        self._folder = folder
+    def __init__(self, path: Path, delay: int = 8) -> None:
+        self._path = path
         self._delay = delay
         self._pending: deque[_Look] = deque()
 
@@ -174,13 +177,12 @@ class NaNWatch:
         values = dict(zip(look.names, look.values.tolist(), strict=True))
         if all(map(math.isfinite, values.values())):
             return
-        path = self._folder / "nonfinite.json"
         shown = {name: f"{value:.6g}" for name, value in values.items()}
-        write_json(path, {"epoch": look.epoch, "step": look.step, "parts": shown, "ids": look.ids.tolist()})
+        write_json(self._path, {"epoch": look.epoch, "step": look.step, "parts": shown, "ids": look.ids.tolist()})
         parts = ", ".join(f"{name} {value}" for name, value in shown.items())
         raise LongtailError(
             f"the loss is not finite in epoch {look.epoch + 1} at step {look.step} ({parts}): "
-            f"lower the learning rate, or look at the images whose ids are in {path}"
+            f"lower the learning rate, or look at the images whose ids are in {self._path}"
         )
 
 

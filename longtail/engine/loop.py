@@ -1,8 +1,8 @@
 """The training loop. It is meant to be read, copied and changed.
 
-One optimiser step, in order: learning rate, batch, forward (which enqueues the batch's keys before it scores the batch),
-mean over the total batch, backward, NaN watch, optimiser, moving averages. The data's randomness is a function of
-(seed, epoch, position), so a checkpoint holds the weights, the optimiser, torch's generator and where we are.
+One optimiser step, in order: learning rate, batch, forward (which enqueues the batch's keys before it scores them),
+mean over the total batch, backward, NaN watch, optimiser, moving averages. All randomness is a function of (seed,
+epoch, position), so a checkpoint holds the weights, the optimiser and where we are, and no generator.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import Any
 import torch
 
 from longtail.data.loader import Loader
-from longtail.engine import checkpoint, dist
+from longtail.data.randomness import keys
+from longtail.engine import dist
 from longtail.engine.device import Device
 from longtail.engine.logs import Metrics, NaNWatch, Progress, StepLog
 from longtail.engine.optim import build_optimiser, learning_rate
+from longtail.engine.resume import Resume
 from longtail.methods.method import Method
 from longtail.recipe import Stage
 from longtail.types import Batch
+
+_DROPOUT = -5  # of the hashed random numbers: views have those from 0 up, the sampler -1 to -4
 
 
 class Interrupted(Exception):
@@ -43,46 +47,43 @@ def train(
     evaluate_every: int,
     progress: Progress,
     stop_requested: Callable[[], int | None] = lambda: None,
+    some_unused: bool = False,
 ) -> None:
-    """Train `method` in place for `stage.epochs`, carrying on from `folder/state` where there is one."""
+    """Train `method` in place for `stage.epochs`, carrying on from `folder/state` where there is one.
+
+    `some_unused`: a step may leave parameters without gradient, as the first one does that finds its bank empty.
+    """
     optimiser = build_optimiser(method, stage.optim)
-    epoch_0, step_0, log_state = 0, 0, None
-    torch.manual_seed(seed)
-    if (state := checkpoint.load(folder / "state")) is not None:
-        epoch_0, step_0, log_state = state["epoch"], state["step"], state["log"]
-        method.load_resume_state(state["method"])
-        optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["rng"])
+    set_training_mode(method, stage)
+    resume = Resume(folder / "state", method, optimiser, len(loader))
+    epoch_0, step_0, log = resume.load()
+    if epoch_0 or step_0:
         progress.say(f"carrying on from epoch {epoch_0}, step {step_0}")
-
-    def save(epoch: int, step: int, log: StepLog | None) -> None:
-        state = {"method": method.resume_state(), "optimiser": optimiser.state_dict(), "rng": torch.get_rng_state()}
-        state |= {"epoch": epoch, "step": step, "log": log.state() if log else None}
-        if dist.is_main():
-            checkpoint.save(folder / "state", state, step=epoch * len(loader) + step)
-        dist.barrier()
-
-    model = dist.wrap(method, device.torch)
+    model = dist.wrap(method, device.torch, some_unused=some_unused, sync_batchnorm=stage.sync_batchnorm)
     metrics = Metrics(folder / "metrics.jsonl", keep_through=epoch_0) if dist.is_main() else None
-    watch = NaNWatch(folder)
+    watch = NaNWatch(folder / ("nonfinite.json" if dist.world() == 1 else f"nonfinite-{dist.rank()}.json"))
+
     for epoch in range(epoch_0, stage.epochs):
         set_training_mode(method, stage)
-        log, lr = StepLog(log_state), 0.0
+        log, lr = log or StepLog(), 0.0
+        seeds = keys(seed, epoch, torch.arange(len(loader)) * dist.world() + dist.rank(), _DROPOUT).tolist()
         for step, batch in enumerate(loader.epoch(epoch, step_0), step_0):
             now = epoch + step / len(loader)
             lr = learning_rate(stage.optim, now, stage.epochs)
             for group in optimiser.param_groups:
                 group["lr"] = lr * group["rate"]
             method.set_progress(now / stage.epochs)
+            device.seed(seeds[step])
 
             shares = loader.shares(step)  # how many of the total batch's images each rank holds
-            method.exchange = dist.rows_of_all_ranks(shares)
-            for part in split(batch, stage.accumulate):
-                with device.autocast():
-                    losses = model(part)
-                # The mean over the total batch. DDP averages gradients over ranks, hence the world's size.
-                loss = losses.per_sample.mean() * (len(part.labels) * len(shares) / sum(shares))
-                loss.backward()
+            for number, part in enumerate(split(batch, stage.accumulate)):
+                method.exchange = dist.rows_of_all_ranks([len(cuts(n, stage.accumulate)[number]) for n in shares])
+                with dist.averaging(model, number + 1 == stage.accumulate):
+                    with device.autocast():
+                        losses = model(part)
+                    # The mean over the total batch. DDP averages gradients over ranks, hence the world's size.
+                    loss = losses.per_sample.mean() * (len(part.labels) * len(shares) / sum(shares))
+                    loss.backward()
                 watch.look(losses, epoch, step, part.ids)
                 log.add({"loss": losses.per_sample.detach().mean(), **losses.parts}, len(part.labels))
             optimiser.step()
@@ -90,11 +91,13 @@ def train(
             method.after_step()
             progress.step(epoch, step + 1, len(loader))
 
-            if step + 1 < len(loader) and (signal := stop_requested()) is not None:
+            # All ranks stop at the same step, whichever was told; after an epoch's last one there is more to write.
+            if (signal := dist.largest(stop_requested() or 0)) and step + 1 < len(loader):
                 watch.finish()
-                save(epoch, step + 1, log)
+                resume.save(epoch, step + 1, log)
                 raise Interrupted(signal)
         watch.finish()
+        dist.average_running_statistics(method)
 
         row: dict[str, Any] = {"epoch": epoch + 1, "lr": lr, **log.means(dist.sum_over_ranks), "seconds": log.seconds}
         row["images_per_second"] = loader.images_per_epoch / max(log.seconds, 1e-9)
@@ -102,10 +105,10 @@ def train(
             row |= evaluate(method)
         if metrics is not None:
             metrics.write(row)
-        save(epoch + 1, 0, None)
-        step_0, log_state = 0, None
+        resume.save(epoch + 1, 0)
+        step_0, log = 0, None
         progress.say(epoch_line(row, stage.epochs))
-        if epoch + 1 < stage.epochs and (signal := stop_requested()) is not None:
+        if (signal := dist.largest(stop_requested() or 0)) and epoch + 1 < stage.epochs:
             raise Interrupted(signal)
 
 
@@ -117,11 +120,15 @@ def set_training_mode(method: Method, stage: Stage) -> None:
 
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:
-    """Equal micro-batches, for accumulation. A contrastive loss then scores each against what came before it."""
-    size = -(-len(batch.labels) // parts)
-    for i in range(0, len(batch.labels), size):
-        part = slice(i, i + size)
+    """Micro-batches, for accumulation. A contrastive loss then scores each against what came before it."""
+    for cut in cuts(len(batch.labels), parts):
+        part = slice(cut.start, cut.stop)
         yield Batch(tuple(view[part] for view in batch.views), batch.labels[part], batch.ids[part])
+
+
+def cuts(size: int, parts: int) -> list[range]:
+    """Equal but for one."""
+    return [range(size * i // parts, size * (i + 1) // parts) for i in range(parts)]
 
 
 def epoch_line(row: dict[str, Any], epochs: int) -> str:

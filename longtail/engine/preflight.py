@@ -10,6 +10,7 @@ import copy
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -19,16 +20,23 @@ from longtail.engine.device import Device
 from longtail.engine.loop import set_training_mode, split
 from longtail.engine.optim import build_optimiser
 from longtail.errors import LongtailError
-from longtail.methods.method import Method
+from longtail.methods.method import Method, alone
+from longtail.ranks import ALONE
 from longtail.recipe import Stage
 
 
-def preflight(stage: Stage, method: Method, loader: Loader, test: Loader, device: Device, folder: Path) -> float:
-    """Seconds it took. Runs alone on every rank: nothing here talks to another."""
+class Passed(NamedTuple):
+    seconds: float
+    some_unused: bool  # the step gave some parameter no gradient
+
+
+def preflight(stage: Stage, method: Method, loader: Loader, test: Loader, device: Device, folder: Path) -> Passed:
+    """Runs alone on every rank: nothing here talks to another."""
     started = time.monotonic()
     with torch.random.fork_rng():
         trial = copy.deepcopy(method, _shared(method))
-        trial.exchange = lambda *tensors: tensors
+        trial.exchange = alone
+        trial.join(ALONE)
         set_training_mode(trial, stage)
         optimiser = build_optimiser(trial, stage.optim)
         part = next(split(next(iter(loader.epoch(0))), stage.accumulate))
@@ -42,19 +50,23 @@ def preflight(stage: Stage, method: Method, loader: Loader, test: Loader, device
                 "look for constant or empty images, or lower the learning rate"
             )
         loss.backward()
+        some_unused = any(p.grad is None for group in optimiser.param_groups for p in group["params"])
         optimiser.step()
+        trial.after_step()
         trial.eval()
-        with torch.no_grad(), device.autocast():
-            scores_bc = trial.scores(next(iter(test.epoch(0))).views[0])
-        if scores_bc.isnan().any():
-            raise LongtailError(
-                "after one step the scores of the first test images are not numbers: lower the learning rate, or look at the images"
-            )
+        if stage.answers:
+            with torch.no_grad(), device.autocast():
+                scores_bc = trial.scores(next(iter(test.epoch(0))).views[0])
+            if scores_bc.isnan().any():
+                raise LongtailError(
+                    "after one step the scores of the first test images are not numbers: "
+                    "lower the learning rate, or look at the images"
+                )
         with tempfile.TemporaryDirectory(suffix=".tmp", dir=folder) as temporary:
             state = {"method": trial.resume_state(), "optimiser": optimiser.state_dict()}
             checkpoint.save(Path(temporary), state, step=0)
             assert checkpoint.load(Path(temporary)) is not None
-    return time.monotonic() - started
+    return Passed(time.monotonic() - started, some_unused)
 
 
 def _shared(method: Method) -> dict[int, object]:

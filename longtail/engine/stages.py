@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,7 +41,7 @@ from longtail.evaluate.counters import Counters
 from longtail.evaluate.groups import Groups, by_terciles, by_threshold
 from longtail.evaluate.metrics import Summary, summarise
 from longtail.evaluate.per_class import PerClass, write_csv
-from longtail.files import write_json
+from longtail.files import read_json, write_json
 from longtail.methods import build_objective, find
 from longtail.methods.method import Method
 from longtail.models import backbone as backbones
@@ -65,13 +67,19 @@ class Finished:
 def load_data(data: Data, say: Callable[[str], None] = lambda line: None) -> ImageTable:
     """The table of a recipe, with something to report on and, where its images are small, in memory."""
     table = benchmarks.load(
-        data.source, root=data.root, imbalance=data.imbalance, profile=data.profile, subset_seed=data.subset_seed
+        os.path.expanduser(data.source),
+        root=data.root and os.path.expanduser(data.root),
+        imbalance=data.imbalance,
+        profile=data.profile,
+        subset_seed=data.subset_seed,
     )
     if not len(table.rows("train")):
         raise LongtailError(f"{data.source} has no training images")
     if not len(table.rows("test")) and not len(table.rows("val")):
         table, report = splits.hold_out(table, "test", data.test_fraction)
         say(report)
+    if not 0 <= data.val_fraction < 1:
+        raise LongtailError(f"--hold-out takes a share of each class, from 0 to under 1, not {data.val_fraction:g}")
     if data.val_fraction and not len(table.rows("val")):
         table, report = splits.hold_out(table, "val", data.val_fraction)
         say(report)
@@ -107,16 +115,21 @@ def run(
     for number, stage in enumerate(recipe.stages):
         folder = out if number == len(recipe.stages) - 1 else out / stage.name
         folder.mkdir(parents=True, exist_ok=True)
-        cache = _cache_folder(recipe, number, table) if use_cache and _is_teacher(recipe, stage) else None
-        if (done := _read_result(folder)) is None and cache is not None:
-            done = _take_from_cache(cache, folder)
-            if done is not None:
-                progress.say(f"{stage.name}: taken from the cache ({cache.name[:12]})")
-        if done is None:
+        cached, cache = False, None
+        if dist.is_main() and use_cache and _is_teacher(recipe, stage):
+            cache = _cache_folder(recipe, number, table)
+            cached = not (folder / "result.json").exists() and _take_from_cache(cache, folder)
+        dist.barrier()
+        if (done := _read_result(folder)) is None:
             progress.say(f"{stage.name}: {describe(stage)}")
             done = _train_stage(recipe, stage, inputs, out, folder, progress, stop_requested)
-            if cache is not None and dist.is_main():
+            if cache is not None:
                 _put_into_cache(cache, folder)
+        elif cached:
+            done = replace(done, reused=True)
+            progress.say(f"{stage.name}: taken from the cache")
+        if dist.is_main():  # the stage is over: nothing is left to resume
+            shutil.rmtree(folder / "state", ignore_errors=True)
         finished.append(done)
     return finished
 
@@ -147,9 +160,11 @@ def rehearse(
         method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
         (folder / stage.name).mkdir()
         loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
-        seconds = preflight(stage, method, loader, test, device, folder)
+        seconds = preflight(stage, method, loader, test, device, folder).seconds if stage.epochs else 0.0
         trained.save(folder / stage.name, method, stage, inputs.card())
-        progress.say(f"{stage.name}: {describe(stage)}\n  preflight ok {seconds:.1f} s, {len(loader)} steps an epoch")
+        progress.say(
+            f"{stage.name}: {describe(stage)}\n  preflight ok {seconds:.1f} s, {len(loader)} steps an epoch"
+        )
 
 
 def forget(folder: Path) -> None:
@@ -166,6 +181,7 @@ def _train_stage(
     torch.manual_seed(recipe.seed)
     method = build_method(stage, table, out)
     method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
+    method.join(dist.ranks())
     loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
     groups = groups_of(recipe, table)
 
@@ -173,26 +189,34 @@ def _train_stage(
         method.eval()
         return count(method.scores, test, table.num_classes, device)
 
-    def evaluate(method: Method) -> Summary:
-        return summarise(counted(method), table.counts(), lambda counts: groups)
+    def summary_of(classes: PerClass | None) -> Summary:
+        return {} if classes is None else summarise(classes, table.counts(), lambda counts: groups)
 
-    seconds = preflight(stage, method, loader, test, device, folder)
-    progress.say(f"preflight ok (one step, one evaluation batch, one checkpoint round trip) {seconds:.1f} s")
+    def counted_if_it_answers(method: Method) -> PerClass | None:
+        return counted(method) if stage.answers else None
+
+    some_unused = False
+    if stage.epochs:
+        passed = preflight(stage, method, loader, test, device, folder)
+        some_unused = bool(dist.largest(passed.some_unused))
+        progress.say(f"preflight ok (one step, one evaluation batch, one checkpoint round trip) {passed.seconds:.1f} s")
     with torch.no_grad(), device.autocast():
         method.eval().prepare(inputs.plain("train").epoch(0))
-    train(
-        stage,
-        method,
-        loader,
-        device,
-        folder,
-        seed=recipe.seed,
-        evaluate=evaluate,
-        evaluate_every=recipe.evaluate_every,
-        progress=progress,
-        stop_requested=stop_requested,
-    )
-    table_of_classes = counted(method)
+    if stage.epochs:  # a post-hoc method makes its head from an earlier stage's and trains nothing
+        train(
+            stage,
+            method,
+            loader,
+            device,
+            folder,
+            seed=recipe.seed,
+            evaluate=lambda method: summary_of(counted_if_it_answers(method)),
+            evaluate_every=recipe.evaluate_every,
+            progress=progress,
+            stop_requested=stop_requested,
+            some_unused=some_unused,
+        )
+    classes = counted_if_it_answers(method)
     result = Finished(
         stage.name,
         stage.method,
@@ -201,13 +225,13 @@ def _train_stage(
         + backbones.count_parameters(method.objective.likelihood),  # type: ignore[arg-type]
         epochs=stage.epochs,
         hours=sum(row["seconds"] for row in _read_metrics(folder)) / 3600,
-        summary=summarise(table_of_classes, table.counts(), lambda counts: groups),
+        summary=summary_of(classes),
     )
     if dist.is_main():
-        write_csv(folder / "per_class.csv", table_of_classes, table.classes, table.counts(), groups)
+        if classes is not None:
+            write_csv(folder / "per_class.csv", classes, table.classes, table.counts(), groups)
         trained.save(folder, method, stage, inputs.card() | second_answer(method, inputs))
         write_json(folder / "result.json", result.__dict__)
-        shutil.rmtree(folder / "state", ignore_errors=True)  # the run is over: nothing is left to resume
     dist.barrier()
     return result
 
@@ -232,11 +256,14 @@ def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:
     objective = build_objective(stage.method, counts, dim, stage.settings, key_dim, stage.model)
     if stage.sampler != "instance":
         shares = class_shares(stage.sampler, counts, stage.epochs - 1, stage.epochs)
-        objective.log_mass.copy_(log_prior(shares))  # type: ignore[operator]
+        # On top of class weights. A class without images has no mass before or after: -inf - -inf is nothing to add.
+        objective.log_mass += (log_prior(shares) - log_prior(counts)).nan_to_num(nan=0.0)  # type: ignore[operator]
     earlier = None
     if stage.start_from:
         earlier = trained.load(out / stage.start_from if (out / stage.start_from).exists() else Path(stage.start_from))
         backbone.load_state_dict(earlier.method.backbone.state_dict())
+        if hasattr(objective.likelihood, "inherit"):
+            objective.likelihood.inherit(earlier.method.objective.likelihood)  # type: ignore[operator]
     if hasattr(objective, "read"):
         tower = getattr(earlier.method.objective, "tower", None) if earlier else None  # one that has been trained
         objective.read(table.classes, tower or text_tower(stage))  # type: ignore[operator]
@@ -311,7 +338,7 @@ def describe(stage: Stage) -> str:
 
 
 def _is_teacher(recipe: Recipe, stage: Stage) -> bool:
-    return any(other.keys == stage.name for other in recipe.stages)
+    return any(stage.name in (other.keys, other.start_from) for other in recipe.stages)
 
 
 def _cache_folder(recipe: Recipe, number: int, table: ImageTable) -> Path:
@@ -335,27 +362,40 @@ def _identity(images: ImageStore, row: int) -> bytes:
 
 
 def _put_into_cache(target: Path, folder: Path) -> None:
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    shutil.copytree(folder, temporary)
+    """A cache that cannot be written to (a full disk, somebody else's home) ends no run."""
     try:
-        temporary.rename(target)
-    except OSError:  # another run has finished the same teacher meanwhile
-        shutil.rmtree(temporary)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.mkdtemp(prefix=target.name, suffix=".tmp", dir=target.parent)
+        try:
+            shutil.copytree(folder, temporary, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))
+            if not target.exists():  # another run may have finished the same teacher meanwhile
+                os.rename(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        warnings.warn(f"{folder} is not kept for other runs in {target} ({error})", stacklevel=2)
 
 
-def _take_from_cache(source: Path, folder: Path) -> Finished | None:
+def _take_from_cache(source: Path, folder: Path) -> bool:
+    """Whether it was there. The result, which says that a stage is complete, comes last."""
     if not (source / "result.json").exists():
-        return None
-    shutil.copytree(source, folder, dirs_exist_ok=True)
-    result = _read_result(folder)
-    assert result is not None
-    return replace(result, reused=True)
+        return False
+    try:
+        trained.load(source)
+    except LongtailError as error:
+        warnings.warn(f"{error}; it is trained again", stacklevel=2)
+        shutil.rmtree(source, ignore_errors=True)
+        return False
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("result.json"))
+    write_json(folder / "result.json", read_json(source / "result.json"))
+    return True
 
 
 def _read_result(folder: Path) -> Finished | None:
     path = folder / "result.json"
-    return Finished(**json.loads(path.read_text())) if path.exists() else None
+    return Finished(**read_json(path)) if path.exists() else None
 
 
 def _read_metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

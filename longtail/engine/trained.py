@@ -25,6 +25,7 @@ from longtail.prior import prior_free
 from longtail.recipe import Stage
 
 BANK = "objective.bank."
+FOR_TRAINING = (BANK, "objective.queue.", "objective.memory.")  # what a model can answer without
 
 
 class Model(nn.Module):
@@ -35,13 +36,15 @@ class Model(nn.Module):
         self.method = method
         self.card = card
         self.classes: tuple[str, ...] = tuple(card["classes"])
-        self.adjusted: dict[str, Any] = card.get("adjusted", {})  # by `longtail adjust`: temperature and log_prior, or tau
+        self.adjusted: dict[str, Any] = card.get(
+            "adjusted", {}
+        )  # by `longtail adjust`: temperature and log_prior, or tau
         if "log_prior" in self.adjusted:
             self.register_buffer("answer_log_prior", torch.tensor(self.adjusted["log_prior"]), persistent=False)
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """What can answer: the classifier (`cosine`, whatever its likelihood), the mixture over the bank, their mean."""
+        """What can answer: the classifier (called cosine, as GML's is), the mixture over the bank, their average."""
         bank = getattr(self.method.objective, "bank", None)
         if not isinstance(bank, Bank) or not bank.any_filled:
             return ("cosine",)
@@ -87,15 +90,17 @@ def save(folder: Path, method: Method, stage: Stage, card: dict[str, Any]) -> No
     checkpoint.write_tensors(folder / "backbone.safetensors", _backbone_of(method).state_dict())
     if isinstance(bank, Bank):
         checkpoint.write_tensors(folder / "bank.safetensors", bank.stored())
-    checkpoint.save_model(folder, {k: v for k, v in state.items() if not k.startswith(BANK)}, card)
+    checkpoint.save_model(folder, {k: v for k, v in state.items() if not k.startswith(FOR_TRAINING)}, card)
 
 
 def load(folder: str | Path) -> Model:
     """The model of a run folder, in evaluation mode on the CPU."""
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     tensors, card = checkpoint.load_model(folder)
     backbone = backbones.build(card["model"])
-    objective = build_objective(card["method"], card["counts"], backbone.dim, card["settings"], card["key_dim"], card["model"])  # type: ignore[arg-type]
+    objective = build_objective(
+        card["method"], card["counts"], backbone.dim, card["settings"], card["key_dim"], card["model"]
+    )
     method = Method(backbone, objective)
     try:
         missing, unexpected = method.load_state_dict(tensors, strict=False)
@@ -103,7 +108,7 @@ def load(folder: str | Path) -> Model:
         raise LongtailError(
             f"{folder}/model.safetensors does not fit its model.json: {str(error).splitlines()[-1].strip()}"
         ) from None
-    missing = [key for key in missing if not key.startswith(BANK)]
+    missing = [key for key in missing if not key.startswith(FOR_TRAINING)]
     if missing or unexpected:
         raise LongtailError(
             f"{folder}/model.safetensors does not fit its model.json: {(missing or unexpected)[0]!r} differs"
@@ -128,7 +133,7 @@ def _read_tensors(path: Path, what: str) -> dict[str, Tensor]:
 
 def load_backbone(backbone: nn.Module, path: str | Path) -> None:
     """Start from weights in a safetensors file, or from a run's own backbone. A classifier in the file is left out."""
-    path = Path(path)
+    path = Path(path).expanduser()
     path = path / "backbone.safetensors" if path.is_dir() else path
     tensors = _read_tensors(path, "the weights")
     inner = backbone.model if isinstance(backbone, backbones.TimmBackbone) else backbone

@@ -40,6 +40,7 @@ from longtail.losses.kd import distillation
 from longtail.methods.published import Published
 from longtail.models.heads import Projection
 from longtail.prior import log_prior
+from longtail.ranks import ALONE, Ranks
 from longtail.recipe import Stage
 from longtail.template import add_prior, cross_entropy
 from longtail.types import Losses
@@ -78,6 +79,7 @@ class GML(nn.Module):
         beta: float = 1.0,
         kd_weight: float = 0.0,
         kd_temperature: float = 4.0,
+        shard_bank: bool = False,  # each of W ranks embeds 1/W of the bank: less arithmetic, more communication
     ) -> None:
         super().__init__()
         if bank not in ("ring", "full"):
@@ -97,6 +99,8 @@ class GML(nn.Module):
         self.key_views = ("key",) if bank == "ring" else ()
         self.wants_full_bank = bank == "full"
         self.wants_key_scores = kd_weight > 0
+        self.shard_bank = shard_bank
+        self.ranks: Ranks = ALONE
 
     def enqueue(self, keys: Tensor, labels: Tensor, ids: Tensor) -> None:
         assert self.bank is not None, "a full bank is filled once, by fill()"
@@ -137,9 +141,9 @@ class GML(nn.Module):
         assert self.bank is not None
         bank, tau = self.bank, self.log_tau.exp()
         known_b = bank.filled_counts()[labels] > 0
-        query_bd = self.embed_query(query)
+        query_bd = self.embed_query(query, ranks=self.ranks)
         filled_k = bank.mask  # slots not yet filled are left out, where the authors' code has noise
-        keys_kd = self.embed_key(bank.features, filled_k)
+        keys_kd = self._embed_bank(bank, filled_k)
         if not self.log_tau.requires_grad:
             loglik_bc = mixture_loglik(query_bd, keys_kd, bank.segments, tau, filled_k)
             gml_b = torch.where(known_b, self._classify(loglik_bc, labels), 0.0)
@@ -151,6 +155,16 @@ class GML(nn.Module):
         tau_b = torch.where(valid_b, self._classify(others_bc, labels), 0.0)
         parts = {"gml": gml_b, "gml_without_own": tau_b, "left_out": (~valid_b).float(), "tau_g": tau}
         return gml_b + tau_b, {name: value.detach().mean() for name, value in parts.items()}
+
+    def _embed_bank(self, bank: Bank, filled_k: Tensor | None) -> Tensor:
+        if not self.shard_bank:
+            return self.embed_key(bank.features, filled_k)
+        world, k = self.ranks.world, len(bank)
+        ends = [k * (rank + 1) // world for rank in range(world)]
+        starts = [0, *ends[:-1]]
+        mine = slice(starts[self.ranks.rank], ends[self.ranks.rank])
+        keys_kd = self.embed_key(bank.features[mine], None if filled_k is None else filled_k[mine], self.ranks)
+        return self.ranks.gather(keys_kd, [end - start for start, end in zip(starts, ends, strict=True)])
 
     def _classify(self, loglik_bc: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(add_prior(loglik_bc, self.log_prior, self.alpha), labels)

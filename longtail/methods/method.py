@@ -12,7 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from longtail.losses.mixup import mixed
 from longtail.prior import prior_free
+from longtail.ranks import ALONE, Ranks
 from longtail.types import Batch, Losses
 
 
@@ -29,6 +31,10 @@ class Objective(Protocol):
     def scores(self, features: Tensor) -> Tensor: ...
 
 
+def alone(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tensors
+
+
 class Method(nn.Module):
     """Backbone + objective (+ a key encoder: a frozen teacher, or a momentum copy)."""
 
@@ -37,8 +43,15 @@ class Method(nn.Module):
         self.backbone = backbone
         self.objective = objective
         self.key_encoder = key_encoder
+        self.ranks: Ranks = ALONE
         # Replaced under torch.distributed by a gather over ranks, so that every bank sees every key in the same order.
-        self.exchange: Callable[..., tuple[Tensor, ...]] = lambda *tensors: tensors
+        self.exchange: Callable[..., tuple[Tensor, ...]] = alone
+
+    def join(self, ranks: Ranks) -> None:
+        """Train as one of several; everything inside that has to see over its own share is told."""
+        for module in self.modules():
+            if hasattr(module, "ranks"):
+                module.ranks = ranks  # type: ignore[assignment]
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -46,38 +59,62 @@ class Method(nn.Module):
 
     def forward(self, batch: Batch) -> Losses:
         names: tuple[str, ...] = self.objective.student_views  # type: ignore[assignment]
+        extras: dict[str, Any] = {}
+        if alpha := getattr(self.objective, "mixup", 0.0):
+            mixed_images, extras["target"] = mixed(batch.views[0], batch.labels, len(self.objective.log_mass), alpha)  # type: ignore[arg-type]
+            batch = batch._replace(views=(mixed_images, *batch.views[1:]))
         student, others = batch.views[: len(names)], batch.views[len(names) :]
         # One pass over all student views, as the authors do: they share their batch statistics.
         features = self.backbone(torch.cat(student) if len(student) > 1 else student[0]).chunk(len(names))
-        extras: dict[str, Any] = dict(zip(names[1:], features[1:], strict=True))
+        extras |= dict(zip(names[1:], features[1:], strict=True))
         if self.key_encoder is not None:
             extras |= self._ask_key_encoder(batch, others)
         return self.objective(features[0], batch.labels, batch.ids, **extras)
 
     def _ask_key_encoder(self, batch: Batch, key_views: tuple[Tensor, ...]) -> dict[str, Any]:
-        """Key features enter the bank before the batch is scored; scores of the class view serve distillation."""
+        """Key features enter the bank before the batch is scored; scores of the class view serve distillation.
+
+        An objective that contrasts with the batch's own keys is given them: of the key view, or where it has none of
+        the class view.
+        """
         assert self.key_encoder is not None
-        wanted = (batch.views[:1] if self.objective.wants_key_scores else ()) + key_views
+        wants_scores, wants_keys = self.objective.wants_key_scores, getattr(self.objective, "wants_keys", False)
+        class_view = batch.views[:1] if wants_scores or (wants_keys and not key_views) else ()
+        wanted = class_view + key_views
         if not wanted:
             return {}
         features, scores = self.key_encoder(torch.cat(wanted) if len(wanted) > 1 else wanted[0])
-        size = len(batch.labels)
-        if key_views:
+        size, extras = len(batch.labels), {}
+        if wants_keys:
+            extras["keys"] = features[-size:]
+        elif key_views:
             self.objective.enqueue(*self.exchange(features[-size:], batch.labels, batch.ids))  # type: ignore[operator]
-        return {"key_scores": scores[:size]} if self.objective.wants_key_scores else {}
+        if wants_scores:
+            extras["key_scores"] = scores[:size]
+        return extras
 
     @torch.no_grad()
     def prepare(self, batches: Iterable[Batch]) -> None:
-        """Before the first step: a full bank takes the teacher's features of the whole training set."""
+        """Before the first step: a full bank takes the teacher's features of the whole training set.
+
+        Without a teacher they are the backbone's own, for class means of what an earlier stage has trained.
+        """
         if not getattr(self.objective, "wants_full_bank", False):
             return
-        assert self.key_encoder is not None
-        rows = [(self.key_encoder(batch.views[0])[0], batch.labels, batch.ids) for batch in batches]
-        self.objective.fill(*(torch.cat(column) for column in zip(*rows, strict=True)))  # type: ignore[operator]
+
+        def features(images: Tensor) -> Tensor:
+            return self.backbone(images) if self.key_encoder is None else self.key_encoder(images)[0]
+
+        mine = [(features(batch.views[0]), batch.labels, batch.ids) for batch in batches]
+        keys, labels, ids = (self.ranks.gather(torch.cat(column)) for column in zip(*mine, strict=True))
+        order = ids.argsort()  # in which all ranks agree, whatever share each had
+        self.objective.fill(keys[order], labels[order], ids[order])  # type: ignore[operator]
 
     def after_step(self) -> None:
         if self.key_encoder is not None:
             self.key_encoder.follow(self.backbone, self.objective.likelihood)  # type: ignore[operator]
+        if hasattr(self.objective, "after_step"):
+            self.objective.after_step()  # type: ignore[operator]
 
     def set_progress(self, progress: float) -> None:
         """How far the training is, in [0, 1], for objectives that change over time (deferred weights)."""

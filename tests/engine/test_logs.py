@@ -112,14 +112,12 @@ def test_means_are_weighted_by_images_and_survive_an_interruption(some: Any, int
             expected[name] = math.fsum(v * n for v, n in values) / sum(n for _, n in values)
     means = log.means()
     assert means == pytest.approx(expected, rel=1e-12, abs=1e-9)
-    assert log.images == sum(images for _, images in some)
 
     first = StepLog()
     add_all(first, some[:interrupted])
     second = StepLog(first.state())
     add_all(second, some[interrupted:])
     assert second.means() == means  # to the bit
-    assert second.images == log.images
 
 
 def test_the_state_of_a_log_goes_through_a_checkpoint(tmp_path: Path) -> None:
@@ -150,7 +148,7 @@ class NoWaiting(TorchDispatchMode):
 
 def test_a_step_waits_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_to_host", lambda values: (values, Arrival(after=99)))
-    log, watch = StepLog(), NaNWatch(tmp_path)
+    log, watch = StepLog(), NaNWatch(tmp_path / "nonfinite.json")
     values = torch.ones(4, requires_grad=True)
     losses = Losses(values * 2, {"cls": torch.tensor(2.0)})
     with NoWaiting():
@@ -195,7 +193,7 @@ def losses_of(value: float) -> Losses:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_bad_loss_stops_at_its_step_and_can_be_replayed(tmp_path: Path, value: float) -> None:
-    watch = NaNWatch(tmp_path)
+    watch = NaNWatch(tmp_path / "nonfinite.json")
     watch.look(losses_of(0.5), 2, 6, torch.tensor([1, 2, 3]))
     with pytest.raises(LongtailError, match=r"in epoch 3 at step 7 .*cls 1, gml .*nonfinite.json"):
         watch.look(losses_of(value), 2, 7, torch.tensor([4, 5, 6]))
@@ -205,8 +203,9 @@ def test_a_bad_loss_stops_at_its_step_and_can_be_replayed(tmp_path: Path, value:
 
 
 def test_a_bad_part_of_a_good_loss_stops_too(tmp_path: Path) -> None:
+    losses = Losses(torch.ones(2), {"kd": torch.tensor(math.nan)})
     with pytest.raises(LongtailError, match="kd nan"):
-        NaNWatch(tmp_path).look(Losses(torch.ones(2), {"kd": torch.tensor(math.nan)}), 0, 0, torch.arange(2))
+        NaNWatch(tmp_path / "nonfinite.json").look(losses, 0, 0, torch.arange(2))
 
 
 @pytest.mark.parametrize(("arrives_after", "noticed_at"), [(0, 3), (2, 5), (10**6, 7)])
@@ -215,7 +214,7 @@ def test_on_a_device_it_is_noticed_once_it_has_arrived_or_the_delay_is_over(
 ) -> None:
     monkeypatch.setattr(logs, "_to_host", lambda values: (values.clone(), Arrival(arrives_after)))
     monkeypatch.setattr(Arrival, "now", 0)
-    watch = NaNWatch(tmp_path, delay=4)
+    watch = NaNWatch(tmp_path / "nonfinite.json", delay=4)
 
     def train() -> None:
         for step in range(20):
@@ -230,7 +229,7 @@ def test_on_a_device_it_is_noticed_once_it_has_arrived_or_the_delay_is_over(
 
 def test_finish_looks_at_all_that_is_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_to_host", lambda values: (values, Arrival(10**6)))
-    watch = NaNWatch(tmp_path)
+    watch = NaNWatch(tmp_path / "nonfinite.json")
     watch.look(losses_of(1.0), 0, 0, torch.tensor([0]))
     watch.finish()
     watch.look(losses_of(math.nan), 0, 1, torch.tensor([1]))
@@ -262,7 +261,9 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(terminal, "w") as stream:
         talk(Progress(stream))
         stream.flush()
-        shown = os.read(screen, 100_000).decode()
+        shown = ""
+        while "epoch 2" not in shown:  # the system hands it over in pieces
+            shown += os.read(screen, 100_000).decode()
     os.close(screen)
     assert "100 classes" in shown
     assert "epoch 1" in shown

@@ -38,8 +38,9 @@ def near_copies(
     if not len(among):
         return
     signs = _signs(hashes[among])
-    for start in range(0, len(of), 256):
-        rows = of[start : start + 256]
+    step = max(1, 2**24 // len(among))  # 64 MB at a time
+    for start in range(0, len(of), step):
+        rows = of[start : start + step]
         agreement = _signs(hashes[rows]) @ signs.T  # 128 - 2 x differing bits
         nearest = agreement.argmax(axis=1)
         close = agreement[np.arange(len(rows)), nearest] >= 128 - 2 * MAX_BITS

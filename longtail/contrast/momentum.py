@@ -30,8 +30,14 @@ class MomentumEncoder(nn.Module):
         features_bd = self.backbone(images)
         return features_bd, self.likelihood(features_bd)
 
-    @torch.no_grad()
     def follow(self, backbone: nn.Module, likelihood: nn.Module) -> None:
-        """One step towards the student: mine <- m mine + (1 - m) theirs, parameters only."""
-        for mine, theirs in ((self.backbone, backbone), (self.likelihood, likelihood)):
-            torch._foreach_lerp_(list(mine.parameters()), list(theirs.parameters()), 1 - self.m)
+        """One step towards the student."""
+        move_towards(self.backbone, backbone, self.m)
+        move_towards(self.likelihood, likelihood, self.m)
+
+
+@torch.no_grad()
+def move_towards(mine: nn.Module, theirs: nn.Module, m: float) -> None:
+    """mine <- m mine + (1 - m) theirs, parameters only; an encoder without a head has none in its place."""
+    if parameters := list(mine.parameters()):
+        torch._foreach_lerp_(parameters, list(theirs.parameters()), 1 - m)

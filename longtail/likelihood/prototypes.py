@@ -35,8 +35,6 @@ def class_means(features_nd: Tensor, labels_n: Tensor, num_classes: int) -> tupl
     """Mean of each class's features [C, D], and which classes have any [C]."""
     if len(features_nd) == 0:
         raise LongtailError("class means need at least one sample, got none")
-    count_c = torch.zeros(num_classes, device=features_nd.device).index_add(
-        0, labels_n, torch.ones_like(features_nd[:, 0])
-    )
+    count_c = features_nd.new_zeros(num_classes).index_add(0, labels_n, torch.ones_like(features_nd[:, 0]))
     total_cd = features_nd.new_zeros(num_classes, features_nd.shape[1]).index_add(0, labels_n, features_nd)
     return total_cd / count_c.clamp_min(1)[:, None], count_c > 0

@@ -10,11 +10,29 @@ from torch import Tensor, nn
 
 from longtail.errors import LongtailError
 from longtail.methods import balanced_softmax as _balanced_softmax
+from longtail.methods import bcl as _bcl
+from longtail.methods import class_balanced as _class_balanced
+from longtail.methods import class_balanced_focal as _class_balanced_focal
+from longtail.methods import cosine_cross_entropy as _cosine_cross_entropy
+from longtail.methods import crd as _crd
 from longtail.methods import cross_entropy as _cross_entropy
+from longtail.methods import crt as _crt
+from longtail.methods import focal as _focal
 from longtail.methods import gml as _gml
 from longtail.methods import gml_text as _gml_text
+from longtail.methods import gpaco as _gpaco
+from longtail.methods import kd as _kd
+from longtail.methods import ldam_drw as _ldam_drw
 from longtail.methods import lift as _lift
 from longtail.methods import logit_adjusted as _logit_adjusted
+from longtail.methods import lws as _lws
+from longtail.methods import moco as _moco
+from longtail.methods import ncm as _ncm
+from longtail.methods import paco as _paco
+from longtail.methods import posthoc_adjusted as _posthoc_adjusted
+from longtail.methods import proco as _proco
+from longtail.methods import supcon as _supcon
+from longtail.methods import tau_norm as _tau_norm
 from longtail.methods import vl_ltr as _vl_ltr
 from longtail.methods import zero_shot as _zero_shot
 from longtail.methods.published import Published
@@ -27,6 +45,24 @@ METHODS: dict[str, Published] = {
         _balanced_softmax.METHOD,
         _logit_adjusted.METHOD,
         _gml.METHOD,
+        _cosine_cross_entropy.METHOD,
+        _focal.METHOD,
+        _class_balanced.METHOD,
+        _class_balanced_focal.METHOD,
+        _ldam_drw.METHOD,
+        _posthoc_adjusted.METHOD,
+        _tau_norm.METHOD,
+        _crt.METHOD,
+        _lws.METHOD,
+        _ncm.METHOD,
+        _supcon.METHOD,
+        _moco.METHOD,
+        _bcl.METHOD,
+        _paco.METHOD,
+        _gpaco.METHOD,
+        _proco.METHOD,
+        _kd.METHOD,
+        _crd.METHOD,
         _zero_shot.METHOD,
         _lift.METHOD,
         _vl_ltr.CONTRAST,
@@ -41,6 +77,23 @@ cross_entropy = _cross_entropy.cross_entropy
 balanced_softmax = _balanced_softmax.balanced_softmax
 logit_adjusted = _logit_adjusted.logit_adjusted
 gml = _gml.GML
+cosine_cross_entropy = _cosine_cross_entropy.cosine_cross_entropy
+focal = _focal.focal
+class_balanced = _class_balanced.class_balanced
+class_balanced_focal = _class_balanced_focal.class_balanced_focal
+ldam_drw = _ldam_drw.LDAM
+posthoc_adjusted = _posthoc_adjusted.posthoc_adjusted
+tau_norm = _tau_norm.tau_norm
+lws = _lws.lws
+ncm = _ncm.NCM
+supcon = _supcon.SupCon
+moco = _moco.MoCo
+bcl = _bcl.BCL
+paco = _paco.PaCo
+gpaco = _gpaco.GPaCo
+proco = _proco.ProCo
+kd = _kd.KD
+crd = _crd.CRD
 gml_text = _gml_text.TextGML
 
 

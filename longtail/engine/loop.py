@@ -138,6 +138,7 @@ def epoch_line(row: dict[str, Any], epochs: int) -> str:
         f"epoch {row['epoch']:3d}/{epochs}  loss {row['loss']:.3f}{f' ({parts})' if parts else ''}  lr {row['lr']:.4f}"
     )
     shown = [("acc", "accuracy"), ("many", "many"), ("med", "medium"), ("few", "few")]
+    shown += [("mIoU", "miou"), ("mAcc", "macc"), ("aAcc", "aacc")]
     measured = [f"{short} {100 * row[name]:.1f}" for short, name in shown if row.get(name) is not None]
     if measured:
         line += "  | " + "  ".join(measured)

@@ -6,8 +6,9 @@ import contextlib
 import io
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from longtail.engine.logs import Progress
 from longtail.engine.loop import Interrupted, duration
 from longtail.engine.runfolder import RunFolder
 from longtail.errors import LongtailError
-from longtail.evaluate.metrics import Summary, render, summarise
+from longtail.evaluate.metrics import HEADLINE, Summary, render, summarise
 from longtail.files import read_json
 from longtail.methods import settings_of
 from longtail.prior import from_file, log_prior, uniform
@@ -36,8 +37,10 @@ def train_run(
     dry_run: bool = False,
     why: list[str] | None = None,
     workers: int | None = None,
+    runner: Any = stages,
+    columns: Mapping[str, str] = HEADLINE,
 ) -> list[stages.Finished]:
-    """`longtail train`, once the recipe is known."""
+    """`longtail train`, once the recipe is known. `runner` is `segmentation.stages` where the samples are pixels."""
     dist.start(device.torch)
     progress = Progress(None if dist.is_main() else io.StringIO())  # one rank speaks for all
     say = progress.say
@@ -45,7 +48,7 @@ def train_run(
         say(line)
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
-            stages.rehearse(recipe, table, Path(folder), device, progress, workers)
+            runner.rehearse(recipe, table, Path(folder), device, progress, workers)
         return []
     try:
         with _claimed(out, resume) as run:
@@ -57,10 +60,10 @@ def train_run(
                 )
             dist.barrier()
             with _signals() as stop_requested:
-                finished = stages.run(
+                finished = runner.run(
                     recipe, table, out, device, progress=progress, stop_requested=stop_requested, workers=workers
                 )
-        say(last_table(finished))
+        say(last_table(finished, columns))
         say(f"\nsaved {out}   next: longtail evaluate {out} --prior uniform")
         return finished
     except Interrupted as interrupted:
@@ -94,10 +97,10 @@ def about_text(stage: Stage, table: ImageTable) -> list[str]:
     return read_corpus(table.classes, settings["sentences"], settings["templates"]).report()
 
 
-def last_table(finished: list[stages.Finished]) -> str:
+def last_table(finished: list[stages.Finished], columns: Mapping[str, str] = HEADLINE) -> str:
     """The last epoch of every answering stage, a student beside its teacher."""
     rows = {f"{stage.method} ({stage.stage})": stage.summary for stage in finished}
-    lines = ["", render(rows), "the last epoch, answered as trained, in per cent"]
+    lines = ["", render(rows, columns), "the last epoch, answered as trained, in per cent"]
     for stage in finished:
         cost = "reused, trained in" if stage.reused else "trained in"
         size = f"{stage.parameters / 1e6:.2f} M parameters"

@@ -135,7 +135,7 @@ def epoch_line(row: dict[str, Any], epochs: int) -> str:
     """One line an epoch, the same on a terminal and in a file."""
     parts = " + ".join(f"{name} {row[name]:.3f}" for name in ("cls", "gml", "kd") if name in row)
     line = (
-        f"epoch {row['epoch']:3d}/{epochs}  loss {row['loss']:.3f}{f' ({parts})' if parts else ''}  lr {row['lr']:.4f}"
+        f"epoch {row['epoch']:3d}/{epochs}  loss {row['loss']:.3f}{f' ({parts})' if parts else ''}  lr {row['lr']:.3g}"
     )
     shown = [("acc", "accuracy"), ("many", "many"), ("med", "medium"), ("few", "few")]
     shown += [("mIoU", "miou"), ("mAcc", "macc"), ("aAcc", "aacc")]

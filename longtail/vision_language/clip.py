@@ -54,13 +54,14 @@ class Name:
         model, size, adapter, width = match.group("model", "size", "adapter", "width")
         architecture, _, weights = model.partition("/")
         known = _open_clip().get_model_config(architecture) is not None
-        folder = None if known else Path(model)
+        folder = None if known else Path(model).expanduser()
         if folder is not None and not (folder / "open_clip_config.json").is_file():
             if folder.is_dir():
                 raise LongtailError(f"{folder} has no open_clip_config.json: save a CLIP there with open_clip")
             near = difflib.get_close_matches(architecture, _open_clip().list_models(), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; a name looks like {DEFAULT}"
             raise LongtailError(f"there is no CLIP named {architecture!r} and no folder {model!r}{hint}")
+        weights = str(Path(weights).expanduser()) if weights.startswith("~") else weights
         return cls(folder, architecture, weights, int(size) if size else None, adapter or "", int(width or 0))
 
     @property
@@ -117,6 +118,9 @@ class ImageTower(nn.Module):
 class TextTower(nn.Module):
     """Tokens [B, L] -> features [B, D]. `scale` is the inverse temperature the two towers were trained with."""
 
+    text: Any
+    log_scale: nn.Parameter
+
     def __init__(self, name: str, *, pretrained: bool) -> None:
         super().__init__()
         model = load(name, pretrained=pretrained)
@@ -147,7 +151,7 @@ class TextTower(nn.Module):
             self.text.attn_mask = whole_mask
 
 
-def load(name: str, *, pretrained: bool) -> nn.Module:
+def load(name: str, *, pretrained: bool) -> Any:
     """Both towers of a CLIP: `.visual`, `.text` and `.logit_scale`."""
     open_clip, parsed = _open_clip(), Name.parse(name)
     wanted: dict[str, Any] = {"force_custom_text": True, "force_image_size": parsed.size, "pretrained_text": False}

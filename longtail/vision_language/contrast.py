@@ -5,7 +5,7 @@ in both directions, with smoothed labels, beside a distillation from the CLIP th
 
     L = (1 - b) CE( smooth(same class) || s x . t ) + b CE( frozen CLIP || s x . t ),   b = 1/2, smoothing 0.1
 
-Differs from the authors' code: the batch is contrasted within each device, theirs over all eight.
+Under torch.distributed the batch is that of all ranks, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from longtail.likelihood.prototypes import Prototypes
 from longtail.prior import log_prior
+from longtail.ranks import ALONE, Ranks
 from longtail.segments import Segments
 from longtail.template import at_least_float32, cross_entropy
 from longtail.types import Losses
@@ -26,11 +27,10 @@ from longtail.vision_language.corpus import read_corpus
 from longtail.vision_language.text import TextBank, encode
 
 
-def image_text_contrast(logits_bb: Tensor, labels: Tensor, smoothing: float = 0.1) -> Tensor:
-    """Cross-entropy with everything of the row's class right, rows and columns, per sample [B]."""
-    same = (labels[:, None] == labels).float()
-    target = (1 - smoothing) * same / same.sum(1, keepdim=True) + smoothing / len(labels)
-    return (cross_entropy(logits_bb, target) + cross_entropy(logits_bb.T, target)) / 2
+def smoothed_classes(labels_b: Tensor, labels_n: Tensor, smoothing: float) -> Tensor:
+    """[B, N]: for each row, all columns of its class alike, and a little for every column."""
+    same_bn = (labels_b[:, None] == labels_n).float()
+    return (1 - smoothing) * same_bn / same_bn.sum(1, keepdim=True) + smoothing / len(labels_n)
 
 
 class ImageTextContrast(nn.Module):
@@ -41,6 +41,7 @@ class ImageTextContrast(nn.Module):
     wants_key_scores = True  # from the frozen CLIP, whose "scores" are its features
     log_added: Tensor
     log_mass: Tensor
+    frozen_text: Tensor
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class ImageTextContrast(nn.Module):
         super().__init__()
         self.sentences, self.templates = sentences, templates
         self.distil, self.smoothing = distil, smoothing
+        self.ranks: Ranks = ALONE
         self.tower = TextTower(model, pretrained=False)
         self.likelihood = Prototypes(torch.zeros(len(counts), dim))
         self.register_buffer("log_added", torch.zeros(len(counts)))
@@ -77,18 +79,22 @@ class ImageTextContrast(nn.Module):
         self, features: Tensor, labels: Tensor, ids: Tensor | None = None, *, key_scores: Tensor | None = None
     ) -> Losses:
         row = self._draw(labels.cpu())
-        image, text = F.normalize(features, dim=1), F.normalize(self.tower(self.tokens[row]), dim=1)
-        logits_bb = at_least_float32(self.tower.scale * image @ text.T)
-        contrast_b = image_text_contrast(logits_bb, labels, self.smoothing)
+        target_bn = smoothed_classes(labels, self.ranks.gather(labels), self.smoothing)
+        both = self._both_ways(features, self.tower(self.tokens[row]), self.tower.scale)
+        contrast_b = (cross_entropy(both[0], target_bn) + cross_entropy(both[1], target_bn)) / 2
         parts = {"contrast": contrast_b.detach().mean(), "scale": self.tower.scale.detach()}
         if key_scores is None or self.distil == 0:
             return Losses(contrast_b, parts)
-        frozen_text = self.frozen_text[row.to(labels.device)]
-        frozen_bb = at_least_float32(self.frozen_scale * F.normalize(key_scores, dim=1) @ frozen_text.T)
-        pairs = (logits_bb, frozen_bb), (logits_bb.T, frozen_bb.T)
-        distil_b = sum(cross_entropy(ours, theirs.softmax(1)) for ours, theirs in pairs) / 2
+        frozen = self._both_ways(key_scores, self.frozen_text[row.to(labels.device)], self.frozen_scale)
+        distil_b = (cross_entropy(both[0], frozen[0].softmax(1)) + cross_entropy(both[1], frozen[1].softmax(1))) / 2
         parts["distil"] = distil_b.detach().mean()
         return Losses((1 - self.distil) * contrast_b + self.distil * distil_b, parts)
+
+    def _both_ways(self, image: Tensor, text: Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
+        """Each image against the sentences of all ranks, and each sentence against all their images: [B, N] twice."""
+        with torch.autocast(image.device.type, enabled=False):  # a bfloat16 cosine times 100 is off by half a logit
+            image, text = (F.normalize(at_least_float32(x), dim=1) for x in (image, text))
+            return scale * image @ self.ranks.gather(text).T, scale * text @ self.ranks.gather(image).T
 
     def _draw(self, labels: Tensor) -> Tensor:
         """A sentence about each image's class. On the host, whose generator every checkpoint holds."""

@@ -44,6 +44,7 @@ class TextGML(nn.Module):
     key_views = ()
     wants_key_scores = False
     tau: Tensor
+    log_prior: Tensor
     log_added: Tensor
     log_mass: Tensor
 
@@ -65,7 +66,7 @@ class TextGML(nn.Module):
         super().__init__()
         self.sentences, self.templates, self.anchors = sentences, templates, anchors
         self.likelihood = Cosine(dim, len(counts), tau_s)
-        self.embed_query, self.embed_text = _identity(dim), _identity(dim)
+        self.embed_query, self.embed_text = (_identity(dim).requires_grad_(beta > 0) for _ in range(2))
         self.bank: Bank | None = None
         self.clip_tau = tau_g is None
         self.register_buffer("tau", torch.tensor(tau_g or 0.01))

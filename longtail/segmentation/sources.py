@@ -10,7 +10,6 @@ its name, is test.
 
 import csv
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,16 +36,16 @@ CAMVID_COLOURS = [
     (192, 128, 128), (64, 64, 128), (64, 0, 128), (64, 64, 0), (0, 128, 192), (0, 0, 0),
 ]  # fmt: skip
 ADE20K_FOLDERS = {"training": "train", "validation": "test"}  # it is reported on its validation images
-COUNTS = "pixel_counts.json"  # beside the data, if `prepare_ade20k` could write it
 
-NAMED = ("camvid", "ade20k")
+NAMED = {"camvid": "camvid", "ade20k": "ADEChallengeData2016"}  # folders in the data root
 
 
 def load(source: str | Path, *, root: str | Path | None = None) -> PixelTable:
     """`source` is camvid or ade20k, looked for in `root`, or the path of a folder."""
-    folder = data_root(root) / source if source in NAMED else Path(source).expanduser()
+    named = NAMED.get(str(source))
+    folder = data_root(root) / named if named else Path(source).expanduser()
     if not folder.is_dir():
-        hint = "name its place with --data-root or LONGTAIL_DATA" if source in NAMED else "give a folder of pairs"
+        hint = "name the folder it is in with --data-root or LONGTAIL_DATA" if named else "give a folder of pairs"
         raise LongtailError(f"{folder.absolute()} is no folder: {hint}.")
     if (folder / "trainannot").is_dir():
         return camvid(folder)
@@ -67,28 +66,7 @@ def ade20k(folder: Path) -> PixelTable:
     names = ["other", *_ade20k_names(folder / "objectInfo150.txt")]
     coding = Coding.of_lines(names, None, "other", "ADE20K")
     parts = [(split, f"images/{name}", f"annotations/{name}") for name, split in ADE20K_FOLDERS.items()]
-    table = _table(folder, parts, coding, "ADE20K")
-    if (folder / COUNTS).exists():
-        counts = json.loads((folder / COUNTS).read_text())["train"]
-        if len(counts) == table.num_classes:
-            table.counted["train"] = np.array(counts, np.int64)
-    return table
-
-
-def prepare_ade20k(root: str | Path | None = None) -> str:
-    """`longtail data prepare ade20k`: is all of it there, and how many pixels has each class? The counts are kept."""
-    folder = data_root(root) / "ade20k"
-    table = load("ade20k", root=root)
-    sizes = {split: len(table.rows(split)) for split in ("train", "test")}
-    if sizes != {"train": 20_210, "test": 2_000}:
-        raise LongtailError(
-            f"{folder} has {sizes['train']:,} training and {sizes['test']:,} validation images, not 20,210 and 2,000: "
-            "unpack ADEChallengeData2016.zip there again."
-        )
-    table.counted.clear()
-    counts = table.counts("train")
-    (folder / COUNTS).write_text(json.dumps({"train": counts.tolist()}) + "\n")
-    return table.summary()
+    return _table(folder, parts, coding, "ADE20K")
 
 
 def pairs(folder: Path) -> PixelTable:

@@ -21,9 +21,8 @@ from longtail.engine.logs import Progress
 from longtail.engine.loop import train
 from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
-from longtail.engine.stages import Finished
+from longtail.engine.stages import Finished, groups_of
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import Groups, by_terciles
 from longtail.files import write_json
 from longtail.methods.method import Method
 from longtail.models.backbone import count_parameters
@@ -31,7 +30,6 @@ from longtail.recipe import Pixels, Recipe, Stage
 from longtail.segmentation import metrics, model, objective
 from longtail.segmentation.augment import Crops, Whole
 from longtail.segmentation.loader import IMAGENET_MEAN, IMAGENET_STD, PixelLoader, endless
-from longtail.segmentation.metrics import HEADLINE as HEADLINE
 from longtail.segmentation.metrics import Confusion
 from longtail.segmentation.model import PixelModel
 from longtail.segmentation.table import PixelTable
@@ -221,10 +219,6 @@ def count(answer: Answer, loader: PixelLoader, num_classes: int, device: Device)
         confusion.update(scores.argmax(1), batch.labels)
     dist.sum_over_ranks(confusion.state)
     return confusion.matrix()
-
-
-def groups_of(recipe: Recipe, table: PixelTable) -> Groups:
-    return by_terciles(table.counts())
 
 
 def pixels_of(recipe: Recipe) -> Pixels:

@@ -18,7 +18,7 @@ class PixelTable:
     masks: Masks
     split: np.ndarray  # uint8 [N], index into SPLITS
     name: str = "data"
-    counted: dict[str, np.ndarray] = field(default_factory=dict)  # split -> pixels a class, where known
+    counted: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # what `counts` has read
 
     def __post_init__(self):
         assert len(self.images) == len(self.masks) == len(self.split)

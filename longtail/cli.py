@@ -34,7 +34,9 @@ def demo(out: Path = Path("runs/demo"), seeds: int = 3) -> None:
 def train(
     data: Positional[str] = "",
     /,
+    task: str = "classification",
     method: str = "gml",
+    alpha: float | None = None,
     model: str | None = None,
     clip: str | None = None,
     sentences: str | None = None,
@@ -64,8 +66,10 @@ def train(
     """Train on a benchmark's name, a folder, or a list file. What is not said is derived from the data, and printed.
 
     Args:
-        data: digits-lt, cifar10-lt, cifar100-lt, or the path of your images.
+        data: digits-lt, cifar10-lt, cifar100-lt, or the path of your images; for pixels camvid, ade20k, or your folder.
+        task: classification, or segmentation of pixels.
         method: see `longtail list methods`.
+        alpha: what multiplies the log prior of a segmentation in training; 1 if not said.
         model: resnet20 to resnet110 (CIFAR), small, or any timm name.
         clip: a CLIP in place of a model: ViT-B-16/openai, or a folder; needs `pip install 'longtail[clip]'`.
         sentences: what methods that read text are told of the classes: JSON lines, or a folder in VL-LTR's layout.
@@ -100,7 +104,29 @@ def train(
     from longtail.recipes.derive import derive
 
     why: list[str] = []
-    if config is not None:
+    task_of: dict[str, Any] = {}
+    if task != "classification":
+        from longtail.segmentation import command
+
+        if task != "segmentation":
+            raise LongtailError(f"--task is classification or segmentation, not {task!r}")
+        recipe, table, why = command.recipe_of(
+            config,
+            recipes.Data(data, str(data_root) if data_root else None),
+            method=method,
+            alpha=alpha,
+            model=model,
+            teacher=teacher,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            pretrained=not from_scratch and weights is None,
+            weights=str(weights) if weights else None,
+            seed=seed,
+            precision=precision,
+        )
+        task_of = command.TASK
+    elif config is not None:
         recipe = recipes.load(config)
         table = load_data(recipe.data)
     elif data:
@@ -147,6 +173,7 @@ def train(
         dry_run=dry_run,
         why=why,
         workers=workers,
+        **task_of,
     )
 
 

@@ -19,6 +19,8 @@ from torch.nn.utils import parametrize
 
 from longtail.errors import LongtailError
 
+KINDS = ("adaptformer", "lora")
+
 
 class AdaptFormer(nn.Module):
     """`branch` as it was, plus a narrow bottleneck beside it."""
@@ -51,8 +53,8 @@ class LoRA(nn.Module):
 
 def add_adapters(tower: nn.Module, kind: str, width: int) -> None:
     """Put adapters into every block of a frozen tower, in place."""
-    if kind not in ("adaptformer", "lora") or width < 1:
-        raise LongtailError(f"+{kind}{width} is no adapter: write +adaptformer8 or +lora8, with the width you want")
+    assert kind in KINDS, kind
+    assert width > 0, width
     transformers, bottlenecks = list(_transformer_blocks(tower)), list(_bottlenecks(tower))
     if not transformers and (kind == "lora" or not bottlenecks):
         raise LongtailError(

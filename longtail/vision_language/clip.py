@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from longtail.data.augment import ImageFormat
 from longtail.errors import LongtailError
 from longtail.recipe import nearest
-from longtail.vision_language.adapters import add_adapters
+from longtail.vision_language.adapters import KINDS, add_adapters
 
 PREFIX = "clip:"
 DEFAULT = "ViT-B-16/openai"
@@ -52,6 +52,10 @@ class Name:
         if match is None:
             raise LongtailError(f"{text!r} names no CLIP; a name looks like {DEFAULT}")
         model, size, adapter, width = match.group("model", "size", "adapter", "width")
+        if adapter and (adapter not in KINDS or not int(width)):
+            raise LongtailError(
+                f"+{adapter}{width} is no adapter: write +adaptformer8 or +lora8, with the width you want"
+            )
         architecture, _, weights = model.partition("/")
         known = _open_clip().get_model_config(architecture) is not None
         folder = None if known else Path(model).expanduser()

@@ -140,20 +140,20 @@ def _json_lines(path: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], tu
 
 _NOT_PROSE = {"external links", "references", "further reading", "bibliography", "see also"}
 _ABBREVIATED = r"(?<!\b[A-Z]\.)(?<!\b(?:Dr|Mr|Ms|St|vs|cf)\.)(?<!\b(?:Mrs|e\.g|i\.e)\.)"
-_SENTENCE_END = re.compile(r"(?<=[.?!])" + _ABBREVIATED + r"\s+(?=[A-Z\d\"'(])")
+_SENTENCE_END = re.compile(r"(?<=[.?!])" + _ABBREVIATED + r"\s+(?=[A-Z\d\"'(])|(?<=[。！？])")
 
 
 def _vl_ltr(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Page i is about the i-th category, which is class i of the published lists, or has one of the data's names."""
     keys, names = _categories(folder)
-    place = {plain(key): i for i, key in [*enumerate(names), *enumerate(keys)]}
-    if all(plain(name) in place for name in classes):
-        order = [place[plain(name)] for name in classes]
+    place = {_alike(key): i for i, key in [*enumerate(names), *enumerate(keys)]}
+    if all(_alike(name) in place for name in classes):
+        order = [place[_alike(name)] for name in classes]
     elif len(names) == len(classes):
         order = list(range(len(classes)))
     else:
         raise LongtailError(f"{folder} has pages on {len(names)} classes and the data have {len(classes)}")
-    return tuple(readable(names[i]) for i in order), tuple(_page(folder / "wiki" / f"desc_{i}.txt") for i in order)
+    return tuple(_alike(names[i]) for i in order), tuple(_page(folder / "wiki" / f"desc_{i}.txt") for i in order)
 
 
 def _categories(folder: Path) -> tuple[list[str], list[str]]:
@@ -166,9 +166,14 @@ def _categories(folder: Path) -> tuple[list[str], list[str]]:
     rows = [line.split() for line in (folder / "labels.txt").read_text(encoding="utf-8").splitlines() if line.strip()]
     if rows[0][-1].isdecimal():  # Places: name, index
         rows.sort(key=lambda row: int(row[-1]))
-        return [row[-1] for row in rows], [row[0].replace("/", " ").strip() for row in rows]
+        return [row[-1] for row in rows], [row[0] for row in rows]
     rows.sort(key=lambda row: row[0])  # ImageNet: WordNet number, index in another order, name
     return [row[0] for row in rows], [row[-1] for row in rows]
+
+
+def _alike(name: str) -> str:
+    """Places' /a/airport_terminal is an airport terminal."""
+    return readable(re.sub(r"^/\w/", "", name).replace("/", " "))
 
 
 def _page(file: Path) -> tuple[str, ...]:

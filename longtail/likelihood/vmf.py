@@ -28,6 +28,13 @@ def concentration(mean_cd: Tensor) -> Tensor:
     return mean_cd * (dim - square_c1) / (1 - square_c1)
 
 
+def mean_of_keys(keys_kd: Tensor, class_of_k: Tensor, filled_k: Tensor, count_c: Tensor) -> Tensor:
+    """Mean of each class's filled keys [C, D], with gradient; 0 for a class without any."""
+    rows_kd = filled_k[:, None] * at_least_float32(keys_kd)
+    total_cd = rows_kd.new_zeros(len(count_c), rows_kd.shape[1]).index_add(0, class_of_k, rows_kd)
+    return total_cd / count_c.clamp_min(1)[:, None]
+
+
 def vmf_loglik(query_bd: Tensor, kappa_mu_cd: Tensor, tau: float | Tensor) -> Tensor:
     """Unit queries [B, D] and `concentration` [C, D] -> [B, C]."""
     with torch.autocast(query_bd.device.type, enabled=False):

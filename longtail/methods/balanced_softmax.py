@@ -14,8 +14,8 @@ from longtail.methods.classifier import Classifier
 from longtail.methods.published import Published
 
 
-def balanced_softmax(counts: Sequence[int] | Tensor, dim: int, *, tau: float = 1.0) -> Classifier:
-    return Classifier(Linear(dim, len(counts)), counts, tau)
+def balanced_softmax(counts: Sequence[int] | Tensor, dim: int, *, tau: float = 1.0, mixup: float = 0.0) -> Classifier:
+    return Classifier(Linear(dim, len(counts)), counts, tau, mixup=mixup)
 
 
 METHOD = Published(

@@ -14,8 +14,8 @@ from longtail.methods.classifier import Classifier
 from longtail.methods.published import Published
 
 
-def cross_entropy(counts: Sequence[int] | Tensor, dim: int) -> Classifier:
-    return Classifier(Linear(dim, len(counts)), counts, tau=0.0)
+def cross_entropy(counts: Sequence[int] | Tensor, dim: int, *, mixup: float = 0.0) -> Classifier:
+    return Classifier(Linear(dim, len(counts)), counts, tau=0.0, mixup=mixup)
 
 
 METHOD = Published(

@@ -36,6 +36,7 @@ from longtail.contrast.bank import Bank
 from longtail.errors import LongtailError
 from longtail.likelihood.cosine import Cosine
 from longtail.likelihood.mixture import mixture_loglik, mixture_loglik_excluding_own
+from longtail.likelihood.vmf import concentration, mean_of_keys, vmf_loglik
 from longtail.losses.kd import distillation
 from longtail.methods.published import Published
 from longtail.models.heads import Projection
@@ -80,6 +81,9 @@ class GML(nn.Module):
         kd_weight: float = 0.0,
         kd_temperature: float = 4.0,
         shard_bank: bool = False,  # each of W ranks embeds 1/W of the bank: less arithmetic, more communication
+        both_views: bool = False,  # L_cls of the query view too, averaged: its features are there anyway
+        mixup: float = 0.0,  # Beta(mixup, mixup) on the class view, where L_cls and the teacher see it
+        vmf_below: int = 0,  # a class with fewer keys is the vMF distribution fitted to them, not their mixture
     ) -> None:
         super().__init__()
         if bank not in ("ring", "full"):
@@ -100,6 +104,7 @@ class GML(nn.Module):
         self.wants_full_bank = bank == "full"
         self.wants_key_scores = kd_weight > 0
         self.shard_bank = shard_bank
+        self.both_views, self.mixup, self.vmf_below = both_views, mixup, vmf_below
         self.ranks: Ranks = ALONE
 
     def enqueue(self, keys: Tensor, labels: Tensor, ids: Tensor) -> None:
@@ -119,9 +124,12 @@ class GML(nn.Module):
         query: Tensor | None = None,  # features of the query view; of the class view if not given
         keys: Tensor | None = None,
         key_scores: Tensor | None = None,
+        target: Tensor | None = None,  # [B, C] in place of the labels where the class view is of mixed images
     ) -> Losses:
         scores_bc = self.likelihood(features)
-        cls_b = cross_entropy(add_prior(scores_bc, self.log_added), labels)
+        cls_b = cross_entropy(add_prior(scores_bc, self.log_added), labels if target is None else target)
+        if self.both_views and query is not None:
+            cls_b = (cls_b + cross_entropy(add_prior(self.likelihood(query), self.log_added), labels)) / 2
         loss_b, parts = self.gamma * cls_b, {"cls": cls_b.detach().mean()}
 
         if keys is not None:
@@ -145,13 +153,15 @@ class GML(nn.Module):
         filled_k = bank.mask  # slots not yet filled are left out, where the authors' code has noise
         keys_kd = self._embed_bank(bank, filled_k)
         if not self.log_tau.requires_grad:
-            loglik_bc = mixture_loglik(query_bd, keys_kd, bank.segments, tau, filled_k)
+            loglik_bc = self._with_few(
+                mixture_loglik(query_bd, keys_kd, bank.segments, tau, filled_k), query_bd, keys_kd
+            )
             gml_b = torch.where(known_b, self._classify(loglik_bc, labels), 0.0)
             return gml_b, {"gml": gml_b.detach().mean()}
         loglik_bc, others_bc, valid_b = mixture_loglik_excluding_own(
             query_bd, keys_kd, bank.segments, tau, labels, ids, bank.ids, filled_k
         )
-        gml_b = torch.where(known_b, self._classify(loglik_bc, labels), 0.0)
+        gml_b = torch.where(known_b, self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels), 0.0)
         tau_b = torch.where(valid_b, self._classify(others_bc, labels), 0.0)
         parts = {"gml": gml_b, "gml_without_own": tau_b, "left_out": (~valid_b).float(), "tau_g": tau}
         return gml_b + tau_b, {name: value.detach().mean() for name, value in parts.items()}
@@ -166,6 +176,16 @@ class GML(nn.Module):
         keys_kd = self.embed_key(bank.features[mine], None if filled_k is None else filled_k[mine], self.ranks)
         return self.ranks.gather(keys_kd, [end - start for start, end in zip(starts, ends, strict=True)])
 
+    def _with_few(self, loglik_bc: Tensor, query_bd: Tensor, keys_kd: Tensor) -> Tensor:
+        """The table, with the closed form in place of the mixture for classes with fewer keys than `vmf_below`."""
+        if not self.vmf_below:
+            return loglik_bc
+        assert self.bank is not None
+        count_c = self.bank.filled_counts()
+        mean_cd = mean_of_keys(keys_kd, self.bank.segments.class_of_row, self.bank.filled, count_c)
+        closed_bc = vmf_loglik(query_bd, concentration(mean_cd), self.log_tau.detach().exp())
+        return torch.where((count_c > 0) & (count_c < self.vmf_below), closed_bc, loglik_bc)
+
     def _classify(self, loglik_bc: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(add_prior(loglik_bc, self.log_prior, self.alpha), labels)
 
@@ -176,8 +196,9 @@ class GML(nn.Module):
     def kernel_loglik(self, features: Tensor) -> Tensor:
         """The second answer: the mixture over the bank, prior-free, [B, C]."""
         assert self.bank is not None, "the bank is empty: fill it, or train a step first"
-        bank, keys_kd = self.bank, self.embed_key(self.bank.features)
-        return mixture_loglik(self.embed_query(features), keys_kd, bank.segments, self.log_tau.exp(), bank.mask)
+        bank, keys_kd, query_bd = self.bank, self.embed_key(self.bank.features), self.embed_query(features)
+        loglik_bc = mixture_loglik(query_bd, keys_kd, bank.segments, self.log_tau.exp(), bank.mask)
+        return self._with_few(loglik_bc, query_bd, keys_kd)
 
 
 def stages(base: Stage) -> tuple[Stage, ...]:

@@ -14,8 +14,10 @@ from longtail.methods.classifier import Classifier
 from longtail.methods.published import Published
 
 
-def logit_adjusted(counts: Sequence[int] | Tensor, dim: int, *, tau_s: float = 1 / 30, tau: float = 1.0) -> Classifier:
-    return Classifier(Cosine(dim, len(counts), tau_s), counts, tau)
+def logit_adjusted(
+    counts: Sequence[int] | Tensor, dim: int, *, tau_s: float = 1 / 30, tau: float = 1.0, mixup: float = 0.0
+) -> Classifier:
+    return Classifier(Cosine(dim, len(counts), tau_s), counts, tau, mixup=mixup)
 
 
 METHOD = Published(

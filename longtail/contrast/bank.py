@@ -124,9 +124,9 @@ class Bank(nn.Module):
         cycle_c = length_c.clamp(min=1)  # a class without rows keeps nothing, but must not divide by zero
         row = self._offsets[labels] + (self._pointers[labels] + rank) % cycle_c[labels]
         row = torch.where(stays, row, len(self))
-        self._features.index_copy_(0, row, torch.where(stays[:, None], features_bd[order], 0).to(self._features.dtype))
-        self._ids.index_copy_(0, row, torch.where(stays, ids_b[order], -1))
-        self._filled.index_copy_(0, row, stays)
+        self._features[row] = torch.where(stays[:, None], features_bd[order], 0).to(self._features.dtype)
+        self._ids[row] = torch.where(stays, ids_b[order], -1)
+        self._filled[row] = stays
         self._pointers.copy_((self._pointers + number_c) % cycle_c)
 
         self._enqueues += 1

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from longtail.segments import LOWEST, Segments
 
 LOG_2 = math.log(2)
-BLOCK = 2**19  # similarities worked on at a time on a CPU: they stay in its cache
+BLOCK = 2**20  # similarities worked on at a time on a CPU: they stay in its cache
 
 
 class ExcludingOwn(NamedTuple):
@@ -114,10 +114,10 @@ class _Mixture(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             scaled = (query.to(reduction) / (LOG_2 * tau)).to(product)
             score_kb = scaled.new_empty(len(keys), len(query), dtype=reduction)
-            max_cb, sum_cb, moment_cb = score_kb.new_zeros(3, segments.num_classes, len(query))
+            max_cb = score_kb.new_full((segments.num_classes, len(query)), LOWEST)
+            sum_cb, moment_cb = torch.zeros_like(max_cb), torch.zeros_like(max_cb)
             blocks = _blocks(segments, score_kb)
 
-            max_cb.fill_(LOWEST)
             for rows, block, _ in blocks:
                 _multiply(keys[rows].to(product), scaled.T, out=score_kb[rows])
                 if filled is not None:
@@ -128,7 +128,7 @@ class _Mixture(torch.autograd.Function):
                 below_kb = score_kb[rows].sub_(block.expand(max_cb, out_kb=scratch_kb))
                 weight_kb = torch.exp2(below_kb, out=scratch_kb)
                 block.sums_(sum_cb, weight_kb)
-                if own is not None:
+                if others is not None:
                     block.sums_(moment_cb, below_kb.mul_(weight_kb))
                 score_kb[rows] = weight_kb
 
@@ -140,11 +140,10 @@ class _Mixture(torch.autograd.Function):
             sum_cb.masked_fill_(empty_c1, torch.inf)
 
             outputs, slope_bc = (loglik_bc,), None
-            if own is not None and others is not None:
+            if others is not None:
                 mean_cb = max_cb + moment_cb / sum_cb
-                label = own.labels_b[:, None]
-                excluded_bc = loglik_bc.scatter(1, label, others.loglik)
-                slope_bc = mean_cb.T.scatter(1, label, others.mean_score) * (-LOG_2 / tau)  # of excluded, by tau
+                excluded_bc = loglik_bc.scatter(1, others.label, others.loglik)
+                slope_bc = mean_cb.T.scatter(1, others.label, others.mean_score) * (-LOG_2 / tau)  # of excluded, by tau
                 ctx.mark_non_differentiable(others.valid)
                 outputs = (loglik_bc, excluded_bc, others.valid)
 
@@ -181,6 +180,7 @@ class _Mixture(torch.autograd.Function):
 
 
 class _Others(NamedTuple):
+    label: Tensor  # [B, 1]
     loglik: Tensor  # [B, 1]
     mean_score: Tensor  # [B, 1], weighted as the mixture weights its keys
     valid: Tensor  # [B] bool
@@ -203,7 +203,8 @@ def _true_class_without_own(score_kb: Tensor, segments: Segments, filled: Tensor
     total = weight.sum(1, keepdim=True)
     count = kept.sum(1, keepdim=True).clamp_(min=1).to(score.dtype)
     loglik = LOG_2 * (top + total.log2()) - count.log()
-    return _Others(loglik, (weight * score).sum(1, keepdim=True) / total, valid[:, 0])
+    mean_score = (weight * score).sum(1, keepdim=True) / total
+    return _Others(own.labels_b[:, None], loglik, mean_score, valid[:, 0])
 
 
 def _counts(segments: Segments, filled: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -10,13 +10,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from longtail.errors import LongtailError
 
 Positional = tyro.conf.Positional
+Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
 def demo(out: Path = Path("runs/demo"), seeds: int = 3) -> None:
@@ -49,6 +50,9 @@ def train(
     tail: str = "exp",
     subset_seed: int = 0,
     data_root: Path | None = None,
+    label_column: str | None = None,
+    group_column: str | None = None,
+    hold_out: float = 0.0,
     from_scratch: bool = False,
     seed: int = 0,
     precision: str = "auto",
@@ -59,7 +63,7 @@ def train(
     out: Path | None = None,
     resume: bool = False,
     config: Path | None = None,
-    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = (),
+    set: Repeated = (),
     print_config: bool = False,
     dry_run: bool = False,
 ) -> None:
@@ -82,6 +86,10 @@ def train(
         tail: profile of that cut: exp, step or pareto.
         subset_seed: which images the cut keeps; 0 is the published subset. --seed never moves it.
         data_root: where benchmarks lie; else the environment variable LONGTAIL_DATA.
+        hold_out: share of every class to keep out of training as val, where the data bring none: for `adjust`, and for
+            the average of the two answers.
+        label_column: of a list or parquet file, where it has an unusual name.
+        group_column: rows of one group (a camera, a patient) stay on one side of a split.
         from_scratch: no pretrained weights.
         seed: of weights, order and augmentation.
         precision: auto, float32 or bfloat16.
@@ -134,7 +142,17 @@ def train(
             raise LongtailError("--clip stands in the place of --model: give one of them")
         root = str(data_root) if data_root else None
         imbalance = imbalance or BENCHMARKS.get(data)
-        source = recipes.Data(data, root, imbalance, tail, subset_seed=subset_seed, on_bad_image=on_bad_image)
+        source = recipes.Data(
+            data,
+            root,
+            imbalance,
+            tail,
+            label_column=label_column,
+            group_column=group_column,
+            val_fraction=hold_out,
+            on_bad_image=on_bad_image,
+            subset_seed=subset_seed,
+        )
         table = load_data(source, print)
         size = getattr(table.images, "pixels", None)
         recipe, why = derive(
@@ -177,20 +195,187 @@ def train(
     )
 
 
-def evaluate(run: Positional[Path], /, prior: str = "as-trained") -> None:
-    """Answer the test images of a trained run again and print the full report.
+def evaluate(
+    run: Positional[Path],
+    /,
+    data: str | None = None,
+    split: str | None = None,
+    prior: str | None = None,
+    head: str = "cosine",
+    absent: Repeated = (),
+    save_scores: bool = False,
+    out: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Answer labelled images with a trained run, and print and keep the full report.
 
     Args:
         run: the run folder.
-        prior: as-trained, uniform, train, test, or a file of `class,probability` lines.
+        data: other images than the run's own, with the same class names: a folder, a list, parquet.
+        split: train, val or test; the test split if not said, else val, else all there is.
+        prior: as-trained (the published rule, and the default), uniform, train, test, estimate (learned from the images
+            without their labels), or a file of `class,probability` lines; its zeros rule classes out.
+        head: cosine (the trained classifier), kernel (the mixture over the bank), or both (their average).
+        absent: a class that cannot occur here (repeatable).
+        save_scores: also keep the prior-free scores, for `longtail adjust`.
+        out: where report.json and per_class.csv go; RUN/eval/SPLIT-PRIOR if not given.
+        device: auto, cpu, cuda or mps.
     """
-    from longtail.engine.session import evaluate_run
-    from longtail.evaluate.metrics import HEADLINE, REST, render
+    from longtail.answers.evaluation import evaluate
+    from longtail.answers.run import open_run
 
-    summary = evaluate_run(run, prior)
-    print(render({f"prior {prior}": summary}, HEADLINE))
-    print()
-    print(render({f"prior {prior}": summary}, REST))
+    done = evaluate(
+        open_run(run, device),
+        data,
+        split=split,
+        prior=prior,
+        head=head,
+        absent=absent,
+        keep_scores=save_scores,
+    )
+    print(done)
+    print(f"\nsaved {done.save(out or run / 'eval' / done.name)}   next: longtail report {run}")
+
+
+def predict(
+    run: Positional[Path],
+    images: Positional[tuple[str, ...]],
+    /,
+    prior: str = "uniform",
+    head: str = "cosine",
+    absent: Repeated = (),
+    top: int = 1,
+    format: str = "csv",
+    out: Path | None = None,
+    resize: bool = False,
+    batch_size: int = 64,
+    device: str = "auto",
+) -> None:
+    """Name the class of images, one line each: class, probability under the prior, group, a flag for low support.
+
+    Args:
+        run: the run folder.
+        images: files, folders, lists (CSV, TSV, TXT), or - for a path a line from the standard input.
+        prior: uniform, train, estimate (learned from these images first), as-trained, or a file of `class,probability`.
+        head: cosine (the trained classifier), kernel (the mixture over the bank), or both (their average).
+        absent: a class that cannot occur here (repeatable).
+        top: how many classes to name for each image.
+        format: csv, or jsonl for a JSON object a line.
+        out: a file; the standard output if not given. It is called FILE.partial until the last line is in it.
+        resize: bring images of other sizes to the one the model was trained on.
+        batch_size: images answered at a time.
+        device: auto, cpu, cuda or mps.
+    """
+    from longtail.answers import predict as predicting
+    from longtail.answers.run import open_run
+
+    if format not in ("csv", "jsonl"):
+        raise LongtailError(f"--format is csv or jsonl, not {format!r}")
+    if not images:
+        raise LongtailError("say which images: files, folders, lists, or - for paths from the standard input")
+    answers = predicting.predict(
+        open_run(run, device),
+        predicting.find_images(images),
+        prior=prior,
+        head=head,
+        absent=absent,
+        top=top,
+        resize=resize,
+        batch_size=batch_size,
+    )
+    total, failed = predicting.write(answers, out, format, top)
+    if failed:
+        raise LongtailError(
+            f"{len(failed):,} of {total:,} images have no answer; their lines say why, the first: {failed[0].error}"
+        )
+
+
+def adjust(
+    source: Positional[Path],
+    /,
+    prior: str = "uniform",
+    temperature: str | None = None,
+    tau: str | None = None,
+    data: str | None = None,
+    val: Path | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Better answers without training: another prior, a temperature, tau-normalisation; with a table before and after.
+
+    Args:
+        source: a run folder, or an .npz of anybody's scores that states the prior they carry.
+        prior: uniform, train, val, test, estimate, or a file of `class,probability` lines.
+        temperature: a number, or fit (on val); fitted if not said and there is a val split.
+        tau: divide a linear head's class weights by their norm to this: a number, or fit (on val); takes no prior.
+        data: other images than the run's own.
+        val: an .npz of the same model's scores on val images, where the source is an .npz.
+        out: a folder for an adjusted run (RUN/adjusted if not given), or an .npz.
+        device: auto, cpu, cuda or mps.
+    """
+    from longtail.answers.adjust import adjust_run, adjust_scores
+    from longtail.answers.run import open_run
+
+    if source.is_dir():
+        done = adjust_run(open_run(source, device), data, prior=prior, temperature=temperature, tau=tau)
+    else:
+        done = adjust_scores(source, val=val, prior=prior, temperature=temperature, tau=tau)
+    print(done)
+    print(f"\nsaved {done.save(out)}")
+
+
+def inspect(
+    data: Positional[str],
+    /,
+    out: Path | None = None,
+    data_root: Path | None = None,
+    imbalance: float | None = None,
+    label_column: str | None = None,
+    group_column: str | None = None,
+) -> None:
+    """What does my tail look like, and would anything spoil a training? Decodes every image.
+
+    Args:
+        data: a benchmark's name, a folder, or a list file.
+        out: where inspect.json and counts.png go; runs/inspect/DATA if not given.
+        data_root: where benchmarks lie; else the environment variable LONGTAIL_DATA.
+        imbalance: cut a balanced training set to this n_max / n_min first.
+        label_column: of a list or parquet file, where it has an unusual name.
+        group_column: rows of one group (a camera, a patient) belong on one side of a split.
+    """
+    from longtail.data import benchmarks
+    from longtail.data.columns import Columns
+    from longtail.data.inspect import inspect_table
+
+    columns = Columns(label=label_column, group=group_column)
+    table = benchmarks.load(data, root=data_root, imbalance=imbalance, columns=columns)
+    report = inspect_table(table, out or Path("runs/inspect") / table.name)
+    print(report.render())
+    if report.exit_code:
+        raise SystemExit(report.exit_code)
+
+
+def data(
+    action: Positional[Literal["prepare"]],
+    name: Positional[str],
+    /,
+    data_root: Path | None = None,
+    verify_only: bool = False,
+) -> None:
+    """Fetch a benchmark, or say exactly what to put where; then verify it: how many files are missing, and which.
+
+    Args:
+        action: prepare.
+        name: cifar10-lt, cifar100-lt, imagenet-lt, inat18, places-lt or ade20k.
+        data_root: where benchmarks lie; else the environment variable LONGTAIL_DATA.
+        verify_only: fetch nothing.
+    """
+    from longtail.data.prepare import prepare
+
+    prepared = prepare(name, data_root, download=not verify_only, say=print)
+    print(prepared.render())
+    if prepared.exit_code:
+        raise SystemExit(prepared.exit_code)
 
 
 def list_(what: Positional[str] = "methods", /) -> None:
@@ -218,7 +403,16 @@ def list_(what: Positional[str] = "methods", /) -> None:
         raise LongtailError(f"list takes methods, models or datasets, not {what!r}")
 
 
-VERBS: dict[str, Callable[..., Any]] = {"demo": demo, "train": train, "evaluate": evaluate, "list": list_}
+VERBS: dict[str, Callable[..., Any]] = {
+    "demo": demo,
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "adjust": adjust,
+    "inspect": inspect,
+    "data": data,
+    "list": list_,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -237,12 +431,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `longtail list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if type(error).__name__ != "Interrupted":  # by name, because importing the engine here would slow every --help
             raise
         return 128 + error.signal  # type: ignore[attr-defined]
-    except BrokenPipeError:  # `longtail list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

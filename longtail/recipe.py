@@ -20,6 +20,8 @@ class Data:
     root: str | None = None  # where benchmarks are looked for; else the environment variable LONGTAIL_DATA
     imbalance: float | None = None  # n_max / n_min of a generated tail; 1 is balanced
     profile: str = "exp"  # exp, step or pareto
+    label_column: str | None = None  # of a list or a table, where its name is not a usual one
+    group_column: str | None = None  # rows of one group (a camera, a patient) stay on one side of a split
     test_fraction: float = 0.2  # held out where the data bring neither a test nor a validation split
     val_fraction: float = 0.0  # taken out of training as `val` where the data bring none
     on_bad_image: str = "stop"  # or skip: a training takes the next image of the batch, an evaluation counts it out

@@ -10,7 +10,7 @@ import io
 from functools import cache
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from longtail.errors import LongtailError
 
@@ -38,7 +38,8 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
     except Image.DecompressionBombError:
         raise BadImage(f"{name} is over the limit of {MAX_PIXELS:,} pixels: scale it down.") from None
     except Exception as error:  # Pillow's plug-ins raise OSError, ValueError, SyntaxError, struct.error, IndexError ...
-        what = "is empty" if not encoded else f"cannot be decoded ({error})"
+        why = "no known image format" if isinstance(error, UnidentifiedImageError) else error
+        what = "is empty" if not encoded else f"cannot be decoded ({why})"
         raise BadImage(f"{name} {what}: replace it or take it out of the table.") from error
 
 

@@ -25,6 +25,7 @@ from longtail.contrast.bank import Bank
 from longtail.contrast.momentum import MomentumEncoder
 from longtail.data import benchmarks, splits
 from longtail.data.batch_augment import named
+from longtail.data.columns import Columns
 from longtail.data.loader import Loader
 from longtail.data.samplers import class_shares
 from longtail.data.table import FileStore, ImageStore, ImageTable, in_memory

@@ -21,8 +21,9 @@ from longtail.engine.logs import Progress
 from longtail.engine.loop import train
 from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
-from longtail.engine.stages import Finished, groups_of
+from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
+from longtail.evaluate.groups import by_terciles
 from longtail.files import write_json
 from longtail.methods.method import Method
 from longtail.models.backbone import count_parameters
@@ -112,7 +113,7 @@ def _train_stage(
     method = _method(stage, pixels, table, out, device)
     method.join(dist.ranks())
     loader = training_images(stage, pixels, table, device, recipe.seed, workers, len(method.views))
-    test, groups = whole_images(pixels, table, device, workers), groups_of(recipe, table)
+    test, groups = whole_images(pixels, table, device, workers), by_terciles(table.counts())
 
     def evaluate(method: Method) -> dict[str, Any]:
         method.eval()

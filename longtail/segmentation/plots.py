@@ -1,0 +1,109 @@
+"""The figures of a segmentation's report, from plain numbers; colours and helpers are those of `evaluate/plots.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from longtail.evaluate.plots import COLOURS, MARKERS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = Sequence[tuple[float, float, float]]  # alpha, mIoU, mAcc
+
+
+def masks_beside_truth(
+    rows: Sequence[Sequence[np.ndarray]], titles: Sequence[str], classes: Sequence[str], palette: np.ndarray
+) -> Figure:
+    """A row of pictures uint8 [H, W, 3] for every image, under the titles; the classes' colours below."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    height, width = rows[0][0].shape[:2]
+    legend_rows = -(-len(classes) // 6) if len(classes) <= 36 else 0
+    cell = 9.0 / len(titles)
+    figure = Figure(figsize=(9.0, cell * height / width * len(rows) + 0.3 + 0.25 * legend_rows), layout="constrained")
+    axes = figure.subplots(len(rows), len(titles), squeeze=False)
+    for i, pictures in enumerate(rows):
+        for j, picture in enumerate(pictures):
+            axes[i, j].imshow(picture, interpolation="nearest", aspect="auto")
+            axes[i, j].set_xticks([])
+            axes[i, j].set_yticks([])
+            if i == 0:
+                axes[i, j].set_title(titles[j], fontsize=9)
+    if legend_rows:
+        patches = [Patch(color=palette[c] / 255, label=name) for c, name in enumerate(classes)]
+        figure.legend(handles=patches, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    return figure
+
+
+def iou_against_frequency(counts: np.ndarray, iou: Mapping[str, np.ndarray], classes: Sequence[str]) -> Figure:
+    """A point a class and run: its share of the training pixels, and its IoU. Lines join a run's classes."""
+    from matplotlib.figure import Figure
+
+    order = np.argsort(counts)
+    order = order[counts[order] > 0]
+    share = 100 * counts[order] / counts.sum()
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axis = figure.add_subplot()
+    for (name, values), colour, marker in zip(iou.items(), COLOURS, MARKERS, strict=False):
+        axis.plot(share, 100 * values[order], color=colour, marker=marker, ms=5, lw=1.2, alpha=0.9, label=name)
+    if len(classes) <= 30:
+        top = np.nanmax(np.stack([100 * values[order] for values in iou.values()]), axis=0)
+        for x, y, c in zip(share.tolist(), top.tolist(), order.tolist(), strict=True):
+            if np.isfinite(y):
+                axis.annotate(str(classes[c]), (x, y), (0, 6), textcoords="offset points", fontsize=7, ha="center")
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.set_ylim(0, 105)
+    axis.set_xlabel("share of the training pixels, %")
+    axis.set_ylabel("IoU of the class, %")
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    figure.legend(loc="outside upper left", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def alpha_sweep(retrained: Mapping[str, Curve], moved: Mapping[str, Curve], others: Mapping[str, Curve]) -> Figure:
+    """mIoU and mAcc over alpha: points retrained at each, and a line of one model moved at test.
+
+    `others` (plain cross-entropy, say) are single points, drawn as level lines.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.4, 3.6), layout="constrained")
+    for panel, (quantity, column) in enumerate((("mIoU", 1), ("mAcc", 2))):
+        axis = figure.add_subplot(1, 2, panel + 1)
+        names = dict.fromkeys((*retrained, *moved, *others))
+        style = {name: (colour, marker) for name, colour, marker in zip(names, COLOURS, MARKERS, strict=False)}
+        for name, points in moved.items():
+            values = np.array(points)
+            label = f"{name}, moved at test"
+            axis.plot(values[:, 0], 100 * values[:, column], color=style[name][0], lw=1.6, ls="--", label=label)
+        for name, points in retrained.items():
+            values = np.array(sorted(points))
+            colour, marker = style[name]
+            axis.plot(
+                values[:, 0],
+                100 * values[:, column],
+                color=colour,
+                marker=marker,
+                lw=1,
+                ms=6,
+                label=f"{name}, trained at alpha",
+            )
+        for name, points in others.items():
+            axis.axhline(
+                100 * np.mean([point[column] for point in points]), color=style[name][0], lw=1, ls=":", label=name
+            )
+        axis.set_xlabel("alpha")
+        axis.set_ylabel(f"{quantity}, %")
+        axis.margins(y=0.12)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=3, frameon=False, fontsize=9)
+    return figure

@@ -43,9 +43,10 @@ def uniform(num_classes: int) -> Tensor:
 def prior_free(scores_bc: Tensor, log_mass_c: Tensor, log_added_c: Tensor) -> Tensor:
     """scores - (log_mass - log_added): what remains is log p(x|c).
 
-    A class without training images has no mass and was never learned; its score is left as it is.
+    A class without training images has no mass and was never learned; its score is left as it is. The result has at
+    least the priors' float32: in bfloat16 the difference of two large scores would be off by a tenth.
     """
-    correction_c = (log_mass_c - log_added_c).to(scores_bc.dtype)
+    correction_c = log_mass_c - log_added_c
     if scores_bc.ndim == 4:  # pixels, [B, C, H, W]
         correction_c = correction_c[:, None, None]
     return scores_bc - torch.where(correction_c.isfinite(), correction_c, torch.zeros_like(correction_c))
@@ -77,6 +78,14 @@ def from_file(path: str | Path, classes: Sequence[str]) -> Tensor:
             f"{path}: probabilities must be non-negative and sum to 1, these sum to {probabilities.sum():g}"
         )
     return (probabilities / probabilities.sum()).log().float()
+
+
+def to_file(path: str | Path, classes: Sequence[str], probabilities: Sequence[float]) -> None:
+    """Write what `from_file` reads."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("class", "probability"))
+        writer.writerows(zip(classes, probabilities, strict=True))
 
 
 def _is_number(text: str) -> bool:

@@ -59,8 +59,8 @@ def average_weight(first_nc: np.ndarray, second_nc: np.ndarray, labels: np.ndarr
     the class mix of the labels, and w = b / (a + b). That is convex; the slight pull to a = b = 1 keeps it finite where
     val is answered without an error. Classes that one of the two knows nothing of (-inf) are left out.
     """
-    known = np.isfinite(first_nc).all(0) & np.isfinite(second_nc).all(0)
-    known &= np.bincount(labels, minlength=len(known)) > 0
+    known = np.bincount(labels, minlength=first_nc.shape[1]) > 0
+    known &= np.isfinite(first_nc).all(axis=0) & np.isfinite(second_nc).all(axis=0)
     rows = known[labels]
     if not rows.any():
         return 0.0

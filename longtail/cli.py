@@ -324,6 +324,31 @@ def adjust(
     print(f"\nsaved {done.save(out)}")
 
 
+def export(
+    run: Positional[Path],
+    /,
+    format: str = "onnx",
+    out: Path | None = None,
+    images: tuple[str, ...] = (),
+) -> None:
+    """Write a trained run as one file for elsewhere, and check its answers against the model's on real images.
+
+    Args:
+        run: the run folder.
+        format: onnx, torch (torch.export), or safetensors (weights and card, for longtail.load).
+        out: the file; RUN/model-export.* if not given.
+        images: images or folders to check with; the run's own test images if not given.
+    """
+    from longtail.answers.export import export
+    from longtail.answers.run import open_run
+
+    path, parity = export(open_run(run, "cpu"), out, format, list(images) or None)
+    print(
+        f"parity on {parity.images} real images: scores at most {parity.largest_difference:.2g} apart, "
+        f"{100 * parity.same_answers:.0f} % the same answers\nsaved {path}"
+    )
+
+
 def inspect(
     data: Positional[str],
     /,
@@ -409,6 +434,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate,
     "predict": predict,
     "adjust": adjust,
+    "export": export,
     "inspect": inspect,
     "data": data,
     "list": list_,

@@ -265,6 +265,25 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise LongtailError(f"{weights} is not a safetensors file of weights: give the folder of a run") from error
 
 
+def save_single(path: Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
+    """Weights and card in one safetensors file, the card in its header."""
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(contiguous, path, metadata={"format": "pt", "longtail": json.dumps(card)})
+
+
+def load_single(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `save_single` wrote."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            card = json.loads((file.metadata() or {}).get("longtail", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dict)
+    except Exception as error:  # safetensors, JSON and the operating system have exceptions of their own
+        raise LongtailError(f"cannot read the model {path}: {str(error).splitlines()[0]}") from error
+    if problem := "it has no card" if not isinstance(card, dict) else _card_problem(card):
+        raise LongtailError(f"{path} does not describe a model: {problem}")
+    return tensors, card
+
+
 def _card_problem(card: dict[str, Any]) -> str | None:
     """What is wrong with a model's card; None if nothing is."""
 

@@ -74,7 +74,7 @@ class Model(nn.Module):
 
 def save(folder: Path, method: Method, stage: Stage, card: dict[str, Any]) -> None:
     """Write a finished stage. `card` brings what the method does not know: classes, counts, normalisation, size."""
-    state = {k: v for k, v in method.state_dict().items() if not k.startswith("key_encoder.")}
+    state = {k: v for k, v in method.state_dict().items() if not k.startswith(("key_encoder.", "average."))}
     objective: Any = method.objective
     bank = getattr(objective, "bank", None)
     key_dim = method.key_encoder.dim if method.key_encoder is not None else None
@@ -94,11 +94,11 @@ def save(folder: Path, method: Method, stage: Stage, card: dict[str, Any]) -> No
 
 
 def load(folder: str | Path) -> Model:
-    """The model of a run folder, in evaluation mode on the CPU."""
+    """The model of a run folder, or of one exported safetensors file, in evaluation mode on the CPU."""
     folder = Path(folder).expanduser()
-    tensors, card = checkpoint.load_model(folder)
-    backbone = backbones.build(card["model"])
-    objective = build_objective(
+    tensors, card = checkpoint.load_single(folder) if folder.is_file() else checkpoint.load_model(folder)
+    backbone: Any = backbones.build(card["model"])
+    objective: Any = build_objective(
         card["method"], card["counts"], backbone.dim, card["settings"], card["key_dim"], card["model"]
     )
     method = Method(backbone, objective)

@@ -65,6 +65,7 @@ class Stage:
     start_from: str = ""  # an earlier stage whose weights it starts with
     keys: str = ""  # "momentum", an earlier stage (a frozen teacher), its run folder, or "frozen": itself as it starts
     answers: bool = True  # False for an encoder without a head of its own
+    ema: float = 0.0  # decay of a moving average of the weights, which then answers; 0 is none
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,13 @@ class Memory(nn.Module):
         self.register_buffer("teacher", torch.empty(size, dim).uniform_(-bound, bound))
 
     def name_rows(self, labels_n: Tensor, ids_n: Tensor) -> None:
-        """Which samples there are: all of the training set, once."""
-        assert len(ids_n) == len(self.ids), (len(ids_n), len(self.ids))
-        order = labels_n.argsort(stable=True)
-        ids, row_of_id = ids_n[order].sort()
-        self.ids.copy_(ids)
-        self.row_of_id.copy_(row_of_id)
+        """Which samples there are, once: all of the training set, or a few of it for a trial."""
+        labels, order = labels_n.sort(stable=True)
+        within_class = torch.arange(len(labels), device=labels.device) - torch.searchsorted(labels, labels)
+        ids, place = ids_n[order].sort()
+        self.ids.fill_(torch.iinfo(torch.int64).max)
+        self.ids[: len(ids)] = ids
+        self.row_of_id[: len(ids)] = (self.offsets[labels] + within_class)[place]
         self.named = True
 
     def rows(self, ids_b: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ def load_data(data: Data, say: Callable[[str], None] = lambda line: None) -> Ima
         imbalance=data.imbalance,
         profile=data.profile,
         subset_seed=data.subset_seed,
+        columns=Columns(label=data.label_column, group=data.group_column),
     )
     if not len(table.rows("train")):
         raise LongtailError(f"{data.source} has no training images")
@@ -163,9 +164,7 @@ def rehearse(
         loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
         seconds = preflight(stage, method, loader, test, device, folder).seconds if stage.epochs else 0.0
         trained.save(folder / stage.name, method, stage, inputs.card())
-        progress.say(
-            f"{stage.name}: {describe(stage)}\n  preflight ok {seconds:.1f} s, {len(loader)} steps an epoch"
-        )
+        progress.say(f"{stage.name}: {describe(stage)}\n  preflight ok {seconds:.1f} s, {len(loader)} steps an epoch")
 
 
 def forget(folder: Path) -> None:
@@ -183,18 +182,22 @@ def _train_stage(
     method = build_method(stage, table, out)
     method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
     method.join(dist.ranks())
+    if stage.ema:
+        method.keep_average(stage.ema)
     loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
     groups = groups_of(recipe, table)
 
-    def counted(method: Method) -> PerClass:
+    def counted(method: Method) -> PerClass | None:
+        """None of an encoder, which cannot answer."""
         method.eval()
-        return count(method.scores, test, table.num_classes, device)
+        return count(method.scores, test, table.num_classes, device) if stage.answers else None
 
     def summary_of(classes: PerClass | None) -> Summary:
         return {} if classes is None else summarise(classes, table.counts(), lambda counts: groups)
 
-    def counted_if_it_answers(method: Method) -> PerClass | None:
-        return counted(method) if stage.answers else None
+    def evaluate(method: Method) -> Summary:
+        with method.answering():
+            return summary_of(counted(method))
 
     some_unused = False
     if stage.epochs:
@@ -211,28 +214,29 @@ def _train_stage(
             device,
             folder,
             seed=recipe.seed,
-            evaluate=lambda method: summary_of(counted_if_it_answers(method)),
+            evaluate=evaluate,
             evaluate_every=recipe.evaluate_every,
             progress=progress,
             stop_requested=stop_requested,
             some_unused=some_unused,
         )
-    classes = counted_if_it_answers(method)
-    result = Finished(
-        stage.name,
-        stage.method,
-        stage.model,
-        parameters=backbones.count_parameters(method.backbone)
-        + backbones.count_parameters(method.objective.likelihood),  # type: ignore[arg-type]
-        epochs=stage.epochs,
-        hours=sum(row["seconds"] for row in _read_metrics(folder)) / 3600,
-        summary=summary_of(classes),
-    )
-    if dist.is_main():
-        if classes is not None:
-            write_csv(folder / "per_class.csv", classes, table.classes, table.counts(), groups)
-        trained.save(folder, method, stage, inputs.card() | second_answer(method, inputs))
-        write_json(folder / "result.json", result.__dict__)
+    with method.answering():
+        classes = counted(method)
+        result = Finished(
+            stage.name,
+            stage.method,
+            stage.model,
+            parameters=backbones.count_parameters(method.backbone)
+            + backbones.count_parameters(method.objective.likelihood),  # type: ignore[arg-type]
+            epochs=stage.epochs,
+            hours=sum(row["seconds"] for row in _read_metrics(folder)) / 3600,
+            summary=summary_of(classes),
+        )
+        if dist.is_main():
+            if classes is not None:
+                write_csv(folder / "per_class.csv", classes, table.classes, table.counts(), groups)
+            trained.save(folder, method, stage, inputs.card() | second_answer(method, inputs))
+            write_json(folder / "result.json", result.__dict__)
     dist.barrier()
     return result
 

@@ -7,12 +7,14 @@ where images become features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from longtail.losses.mixup import mixed
+from longtail.models.average import WeightAverage
 from longtail.prior import prior_free
 from longtail.ranks import ALONE, Ranks
 from longtail.types import Batch, Losses
@@ -38,11 +40,16 @@ def alone(*tensors: Tensor) -> tuple[Tensor, ...]:
 class Method(nn.Module):
     """Backbone + objective (+ a key encoder: a frozen teacher, or a momentum copy)."""
 
+    backbone: Any  # a module that says its width, `dim`
+    objective: Any  # an `Objective` that is a module
+    key_encoder: Any  # a `Teacher`, a `MomentumEncoder` or None
+
     def __init__(self, backbone: nn.Module, objective: nn.Module, key_encoder: nn.Module | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.objective = objective
         self.key_encoder = key_encoder
+        self.average: WeightAverage | None = None
         self.ranks: Ranks = ALONE
         # Replaced under torch.distributed by a gather over ranks, so that every bank sees every key in the same order.
         self.exchange: Callable[..., tuple[Tensor, ...]] = alone
@@ -51,17 +58,17 @@ class Method(nn.Module):
         """Train as one of several; everything inside that has to see over its own share is told."""
         for module in self.modules():
             if hasattr(module, "ranks"):
-                module.ranks = ranks  # type: ignore[assignment]
+                module.ranks = ranks
 
     @property
     def views(self) -> tuple[str, ...]:
-        return self.objective.student_views + self.objective.key_views  # type: ignore[operator, return-value]
+        return self.objective.student_views + self.objective.key_views
 
     def forward(self, batch: Batch) -> Losses:
-        names: tuple[str, ...] = self.objective.student_views  # type: ignore[assignment]
+        names: tuple[str, ...] = self.objective.student_views
         extras: dict[str, Any] = {}
         if alpha := getattr(self.objective, "mixup", 0.0):
-            mixed_images, extras["target"] = mixed(batch.views[0], batch.labels, len(self.objective.log_mass), alpha)  # type: ignore[arg-type]
+            mixed_images, extras["target"] = mixed(batch.views[0], batch.labels, len(self.objective.log_mass), alpha)
             batch = batch._replace(views=(mixed_images, *batch.views[1:]))
         student, others = batch.views[: len(names)], batch.views[len(names) :]
         # One pass over all student views, as the authors do: they share their batch statistics.
@@ -88,7 +95,7 @@ class Method(nn.Module):
         if wants_keys:
             extras["keys"] = features[-size:]
         elif key_views:
-            self.objective.enqueue(*self.exchange(features[-size:], batch.labels, batch.ids))  # type: ignore[operator]
+            self.objective.enqueue(*self.exchange(features[-size:], batch.labels, batch.ids))
         if wants_scores:
             extras["key_scores"] = scores[:size]
         return extras
@@ -108,13 +115,23 @@ class Method(nn.Module):
         mine = [(features(batch.views[0]), batch.labels, batch.ids) for batch in batches]
         keys, labels, ids = (self.ranks.gather(torch.cat(column)) for column in zip(*mine, strict=True))
         order = ids.argsort()  # in which all ranks agree, whatever share each had
-        self.objective.fill(keys[order], labels[order], ids[order])  # type: ignore[operator]
+        self.objective.fill(keys[order], labels[order], ids[order])
 
     def after_step(self) -> None:
         if self.key_encoder is not None:
-            self.key_encoder.follow(self.backbone, self.objective.likelihood)  # type: ignore[operator]
+            self.key_encoder.follow(self.backbone, self.objective.likelihood)
         if hasattr(self.objective, "after_step"):
-            self.objective.after_step()  # type: ignore[operator]
+            self.objective.after_step()
+        if self.average is not None:
+            self.average.update()
+
+    def keep_average(self, decay: float) -> None:
+        """From now on a moving average of what answers is kept, see `answering`."""
+        self.average = WeightAverage([self.backbone, self.objective.likelihood], decay)
+
+    def answering(self) -> AbstractContextManager[None]:
+        """With the averaged weights, where there are some."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def set_progress(self, progress: float) -> None:
         """How far the training is, in [0, 1], for objectives that change over time (deferred weights)."""
@@ -123,11 +140,11 @@ class Method(nn.Module):
 
     def scores(self, images: Tensor) -> Tensor:
         """What was trained, [B, C]. A published row is answered with these."""
-        return self.objective.scores(self.backbone(images))  # type: ignore[operator]
+        return self.objective.scores(self.backbone(images))
 
     def loglik(self, images: Tensor) -> Tensor:
         """log p(x|c) up to a constant a sample, [B, C]: add the prior of wherever the answer is used."""
-        return prior_free(self.scores(images), self.objective.log_mass, self.objective.log_added)  # type: ignore[arg-type]
+        return prior_free(self.scores(images), self.objective.log_mass, self.objective.log_added)
 
     def resume_state(self) -> dict[str, Tensor]:
         """All that must survive a restart. A frozen teacher is on disk already, in its own run folder."""

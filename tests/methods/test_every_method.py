@@ -3,11 +3,11 @@
 import copy
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from squares import squares
 
-from longtail.data.table import SPLITS, ImageTable, PixelStore
+from longtail.data.table import ImageTable
 from longtail.engine import stages, trained
 from longtail.engine.device import choose
 from longtail.engine.logs import Progress
@@ -49,14 +49,7 @@ TRAINED = [name for name in OF_IMAGES if trained_stage(name).epochs]
 
 @pytest.fixture(scope="module")
 def table() -> ImageTable:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(4), COUNTS)
-    labels = np.concatenate([labels, np.repeat(np.arange(4), 3)]).astype(np.int32)
-    split = np.full(len(labels), SPLITS.index("test"), np.uint8)
-    split[: sum(COUNTS)] = SPLITS.index("train")
-    colour = rng.integers(0, 256, (4, 1, 1, 3))
-    pixels = (colour[labels] + rng.integers(-30, 30, (len(labels), 8, 8, 3))).clip(0, 255).astype(np.uint8)
-    return ImageTable(tuple("abcd"), labels, split, PixelStore(pixels, "square"), name="squares")
+    return squares(COUNTS)
 
 
 def build(name: str) -> Method:

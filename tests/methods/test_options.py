@@ -1,14 +1,23 @@
 """What may be switched on beside the published methods; off, nothing changes."""
 
+import io
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
+from squares import squares
 
+from longtail.engine import stages, trained
+from longtail.engine.device import choose
+from longtail.engine.inputs import Inputs
+from longtail.engine.logs import Progress
 from longtail.likelihood.vmf import concentration, vmf_loglik
 from longtail.losses.mixup import mixed
 from longtail.methods import cross_entropy, gml
 from longtail.methods.method import Method
 from longtail.models.backbone import SmallConvNet
+from longtail.recipe import Data, Optim, Recipe, Stage
 from longtail.template import add_prior
 from longtail.types import Batch
 
@@ -99,3 +108,19 @@ def test_mixed_labels_take_the_place_of_the_labels():
     features, target = torch.randn(8, 6), torch.rand(8, 4).softmax(1)
     expected = -(target * add_prior(objective.scores(features), objective.log_added).log_softmax(1)).sum(1)
     torch.testing.assert_close(objective(features, LABELS, target=target).per_sample, expected)
+
+
+def test_averaged_weights_answer_and_are_what_is_saved(tmp_path):
+    table, optim = squares(), Optim(lr=0.1)
+    base = Stage(method="cross_entropy", model="small", epochs=2, batch_size=16, optim=optim, augment="none")
+    place, quiet = choose("float32", "cpu"), Progress(io.StringIO())
+    weights, accuracy = {}, {}
+    for ema in (0.0, 0.9):
+        recipe = Recipe(Data("squares"), (replace(base, ema=ema),), precision="float32", evaluate_every=2)
+        finished = stages.run(recipe, table, tmp_path / str(ema), place, progress=quiet)
+        model = trained.load(tmp_path / str(ema))
+        weights[ema] = model.method.objective.likelihood.linear.weight
+        per_class = stages.count(model.scores, Inputs.of(recipe, table, place).plain("test"), 4, place)
+        accuracy[ema] = float(per_class.accuracy.mean())
+        assert finished[0].summary["balanced_accuracy"] == pytest.approx(accuracy[ema])
+    assert not torch.allclose(weights[0.0], weights[0.9])

@@ -140,7 +140,7 @@ def _json_lines(path: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], tu
 
 _NOT_PROSE = {"external links", "references", "further reading", "bibliography", "see also"}
 _ABBREVIATED = r"(?<!\b[A-Z]\.)(?<!\b(?:Dr|Mr|Ms|St|vs|cf)\.)(?<!\b(?:Mrs|e\.g|i\.e)\.)"
-_SENTENCE_END = re.compile(r"(?<=[.?!])" + _ABBREVIATED + r"\s+(?=[A-Z\d\"'(])|(?<=[。！？])")
+_SENTENCE_END = re.compile(r"(?<=[.?!])" + _ABBREVIATED + r"\s+(?=[A-Z\d\"'(])")
 
 
 def _vl_ltr(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

@@ -132,7 +132,7 @@ def vl_ltr(folder, labels):
     (folder / "wiki").mkdir(parents=True)
     (folder / "labels.txt").write_text(labels)
     (folder / "wiki" / "desc_0.txt").write_text(PAGE)
-    (folder / "wiki" / "desc_1.txt").write_bytes("Jin yu \xb7 is gold. 金魚。".encode("gb18030"))
+    (folder / "wiki" / "desc_1.txt").write_bytes("The 金魚 is gold. It swims.".encode("gb18030"))
     return str(folder)
 
 
@@ -149,7 +149,7 @@ def test_vl_ltrs_imagenet_folder_reads_as_it_is(tmp_path, classes):
     labels = "n02 3 great_white_shark\nn01443537 9 goldfish\nn01440764 450 tench\n"
     corpus = read_corpus(classes, vl_ltr(tmp_path / "imagenet", labels), "photo")
     assert corpus.names == ("tench", "goldfish", "great white shark")
-    assert corpus.sentences == (SENTENCES, ("Jin yu · is gold.", "金魚。"), ())  # there is no third page
+    assert corpus.sentences == (SENTENCES, ("The 金魚 is gold.", "It swims."), ())  # there is no third page
 
 
 def test_vl_ltrs_places_folder(tmp_path):

@@ -6,6 +6,8 @@ was not measured (None, NaN) is left out of the drawing. No pyplot: nothing here
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -29,8 +31,31 @@ def save(figure: Figure, path: str | PathLike) -> None:
     figure.savefig(path, dpi=144, facecolor="white")
 
 
+def svg(figure: Figure) -> str:
+    """The figure for a page: one <svg>, the same bytes for the same numbers, that takes the page's text colour.
+
+    Black, grey and dark grey become `currentColor` and the page's --bars and --muted, so that dark mode is legible.
+    """
+    import matplotlib
+
+    file = io.StringIO()
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "longtail", "text.parse_math": False}
+    with matplotlib.rc_context(settings):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Title": None})
+    text = file.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    for colour, variable in (("#000000", "currentColor"), (_GREY, "var(--bars)"), (_DARK, "var(--muted)")):
+        text = re.sub(colour, variable, text, flags=re.IGNORECASE)
+    # Text without a colour of its own is black to a browser, whatever the page says.
+    return text.replace("<text ", '<text fill="currentColor" ').replace("<svg ", '<svg role="img" ', 1)
+
+
 def counts_and_accuracy(
-    train_counts: np.ndarray, accuracy: Mapping[str, np.ndarray], groups: Groups | None = None, log: bool = True
+    train_counts: np.ndarray,
+    accuracy: Mapping[str, np.ndarray],
+    groups: Groups | None = None,
+    log: bool = True,
+    width: float = 7.2,
 ) -> Figure:
     """Sorted train counts as grey bars, each method's per-class accuracy as a line over them.
 
@@ -39,18 +64,20 @@ def counts_and_accuracy(
     """
     order = np.argsort(-train_counts, kind="stable")
     num_classes = len(order)
-    width = num_classes // 15 | 1 if num_classes > 30 else 1
+    neighbours = num_classes // 15 | 1 if num_classes > 30 else 1
     rank = np.arange(1, num_classes + 1)
-    figure, (counts_axis,) = _figure(7.2, 4.0)
+    every = -(-num_classes // 600)  # of thousands of classes, as many points as can be told apart
+    figure, (counts_axis,) = _figure(width, 0.56 * width)
+    edges = np.arange(num_classes + 1)[::every]
     counts_axis.fill_between(
-        np.arange(num_classes + 1) + 0.5, np.append(train_counts[order], 0), step="post", color=_GREY, linewidth=0
+        edges + 0.5, np.append(train_counts[order], 0)[edges], step="post", color=_GREY, linewidth=0
     )
     counts_axis.set_xlim(0.5, num_classes + 0.5)
     counts_axis.set_ylim(0.7 if log else 0, None)
     if log:
         counts_axis.set_yscale("log")
         counts_axis.yaxis.set_major_formatter("{x:g}")
-    smoothing = f" (lines: mean of {width} neighbours)" if width > 1 else ""
+    smoothing = f" (lines: mean of {neighbours} neighbours)" if neighbours > 1 else ""
     counts_axis.set_xlabel("classes, from most to fewest training images" + smoothing)
     counts_axis.set_ylabel("training images (grey)", color=_DARK)
     counts_axis.tick_params(axis="y", colors=_DARK)
@@ -62,12 +89,13 @@ def counts_and_accuracy(
     counts_axis.yaxis.set_label_position("right")
     axis.spines["top"].set_visible(False)
     for (name, values), colour, marker in _styled(accuracy):
-        seeds = np.stack([_running_mean(row, width) for row in np.atleast_2d(values)[:, order]]) * _PER_CENT
+        seeds = np.stack([_running_mean(row, neighbours) for row in np.atleast_2d(values)[:, order]]) * _PER_CENT
+        seeds, x = seeds[:, ::every], rank[::every]
         mean = seeds.mean(0)
-        axis.plot(rank, mean, color=colour, lw=2, label=name, marker=marker if width == 1 else None, ms=5)
+        axis.plot(x, mean, color=colour, lw=2, label=name, marker=marker if neighbours == 1 else None, ms=5)
         if len(seeds) > 1:
             deviation = seeds.std(0, ddof=1)
-            axis.fill_between(rank, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
+            axis.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
     axis.set_ylim(0, 100)
     axis.set_ylabel("accuracy of the class, %")
     if groups is not None:
@@ -76,11 +104,12 @@ def counts_and_accuracy(
     return figure
 
 
-def group_bars(summaries: Mapping[str, Mapping[str, float | Spread | None]]) -> Figure:
+def group_bars(summaries: Mapping[str, Mapping[str, float | Spread | None]], figure_width: float = 7.2) -> Figure:
     """Balanced accuracy of all, many, medium and few, a bar a method, the deviation over seeds as a whisker."""
     columns = ("balanced_accuracy", *NAMES)
-    figure, (axis,) = _figure(7.2, 3.6)
+    figure, (axis,) = _figure(figure_width, 3.6)
     width = 0.8 / len(summaries)
+    upright = figure_width * width > 1.5  # inches that a number needs
     for index, ((name, summary), colour, _) in enumerate(_styled(summaries)):
         spreads = [value if isinstance(value, Spread) else Spread(np.nan if value is None else value, None)
                    for value in (summary[column] for column in columns)]  # fmt: skip
@@ -88,10 +117,11 @@ def group_bars(summaries: Mapping[str, Mapping[str, float | Spread | None]]) -> 
         deviations = np.array([spread.deviation or 0.0 for spread in spreads]) * _PER_CENT
         x = np.arange(len(columns)) + (index - (len(summaries) - 1) / 2) * width
         whiskers = deviations if deviations.any() else None
-        axis.bar(x, means, width * 0.92, yerr=whiskers, color=colour, label=name, capsize=3, ecolor="#222222")
+        axis.bar(x, means, width * 0.92, yerr=whiskers, color=colour, label=name, capsize=3, ecolor="black")
         for left, mean, deviation in zip(x, means, deviations, strict=True):
             if np.isfinite(mean):
-                axis.text(left, mean + deviation + 1, f"{mean:.1f}", ha="center", va="bottom", fontsize=8)
+                place: dict = {"ha": "center", "va": "bottom", "fontsize": 8, "rotation": 0 if upright else 90}
+                axis.text(left, mean + deviation + 1, f"{mean:.1f}", **place)
     axis.set_xticks(range(len(columns)), ("all", *NAMES))
     axis.set_ylim(0, 105)
     axis.set_yticks(range(0, 101, 20))
@@ -166,12 +196,12 @@ def trade_off(sweeps: Mapping[str, Sequence[tuple[float, float, float]]], marked
     return figure
 
 
-def where_answers_go(shares: Mapping[str, np.ndarray]) -> Figure:
+def where_answers_go(shares: Mapping[str, np.ndarray], width: float = 7.2) -> Figure:
     """For each group's test images the share answered rightly and, of the wrong ones, with which group's classes.
 
     `shares[name]` is what `metrics.where_answers_go` returns, [3, 4].
     """
-    figure, (axis,) = _figure(7.2, 1.2 + 0.32 * len(NAMES) * (len(shares) + 0.6))
+    figure, (axis,) = _figure(width, 1.2 + 0.32 * len(NAMES) * (len(shares) + 0.6))
     parts = ("right", *(f"wrong, called {name}" for name in NAMES))
     colours = (_GREY, "#0072B2", "#56B4E9", "#E69F00")
     ticks, labels = [], []
@@ -185,7 +215,7 @@ def where_answers_go(shares: Mapping[str, np.ndarray]) -> Figure:
                 first = part if not ticks[1:] else None
                 axis.barh(y, right - left, 0.86, left=left, color=colour, label=first)
                 if right - left >= 5:
-                    ink = "white" if colour == "#0072B2" else "black"
+                    ink = {"#0072B2": "white", _GREY: "black"}.get(colour, "#111111")
                     axis.text(
                         (left + right) / 2, y, f"{right - left:.0f}", ha="center", va="center", fontsize=8, color=ink
                     )
@@ -193,6 +223,24 @@ def where_answers_go(shares: Mapping[str, np.ndarray]) -> Figure:
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("test images of the group, %")
+    _legend_above(figure, axis)
+    return figure
+
+
+def bank_fill(slots: np.ndarray, filled: np.ndarray, width: float = 5.2) -> Figure:
+    """How many samples each class may have in the bank, and how many it has; classes as in training, most first."""
+    figure, (axis,) = _figure(width, 0.56 * width)
+    every = -(-len(slots) // 600)
+    edges = np.arange(len(slots) + 1)[::every]
+    for values, colour, label in ((slots, _GREY, "slots"), (filled, COLOURS[0], "filled")):
+        heights = np.append(values, 0)[edges]
+        axis.fill_between(edges + 0.5, heights, step="post", color=colour, linewidth=0, label=label)
+    axis.set_xlim(0.5, len(slots) + 0.5)
+    axis.set_yscale("log")
+    axis.set_ylim(0.7, None)
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.set_xlabel("classes, from most to fewest training images")
+    axis.set_ylabel("samples in the bank")
     _legend_above(figure, axis)
     return figure
 

@@ -31,7 +31,7 @@ SHOWN = 4  # test images
 
 WHY = (
     "Moved at test, the features stay what they became at alpha 1 and only the answers change. Trained at a smaller "
-    "alpha, rare classes also weigh less in every gradient, and the features change with it. The two curves would agree "
+    "alpha, rare classes also weigh less in every gradient, and the features change with it. The curves would be one "
     "if the network had learned the likelihoods exactly, for then its prior would not matter."
 )
 

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longtail.template import at_least_float32
+
 _WHOLE = 2**31  # weights are whole numbers, so that sums over a million pixels stay exact
 
 
@@ -42,7 +44,8 @@ def evenly_by_class(labels_bp: Tensor, num_classes: int) -> Tensor:
 
 def features_at(maps: Tensor, pixels: Tensor, size: Sequence[int]) -> Tensor:
     """[B, D, h, w] and pixels [B, n] of images of `size` -> [B, n, D]: what bilinear resizing gives at these pixels."""
-    y, x = pixels // size[1], pixels % size[1]
-    grid = torch.stack([(2 * x + 1) / size[1] - 1, (2 * y + 1) / size[0] - 1], 2)[:, None]  # [B, 1, n, 2]
-    found = F.grid_sample(maps, grid.to(maps.dtype), mode="bilinear", padding_mode="border", align_corners=False)
+    maps = at_least_float32(maps)  # a bfloat16 could not tell one pixel's place from the next one's
+    places = torch.stack([pixels % size[1], pixels // size[1]], 2)[:, None]  # [B, 1, n, 2]
+    grid = (2 * places + 1).to(maps.dtype) / places.new_tensor([size[1], size[0]]) - 1
+    found = F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=False)
     return found[:, :, 0].transpose(1, 2)

@@ -9,13 +9,16 @@ import torch
 from torch import nn
 
 from longtail.data import benchmarks
+from longtail.data.loader import pixel_tensor
 from longtail.methods import gml, logit_adjusted
+from longtail.methods.classifier import Classifier
+from longtail.methods.gml import GML
 
 TARGET = 0.86  # balanced accuracy that this example must reach
 
 torch.manual_seed(0)
 table = benchmarks.load("digits-lt", imbalance=50)
-images = torch.from_numpy(table.images.pixels).permute(0, 3, 1, 2)[:, :1].float() / 255
+images = pixel_tensor(table)[:, :1].float() / 255
 labels = torch.from_numpy(table.labels).long()
 train, test = torch.from_numpy(table.rows("train")), torch.from_numpy(table.rows("test"))
 counts = table.counts()  # how many training images each class has: the prior comes from here, and only from here
@@ -54,7 +57,7 @@ def fit(model: nn.Module, objective: nn.Module, teacher: nn.Module | None = None
         schedule.step()
 
 
-def balanced_accuracy(model: nn.Module, objective: nn.Module) -> float:
+def balanced_accuracy(model: nn.Module, objective: Classifier | GML) -> float:
     model.eval()
     with torch.no_grad():
         answers = objective.scores(model(images[test])).argmax(1)  # prior-free: right for a balanced test

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from longtail.data import benchmarks
+from longtail.data.loader import pixel_tensor
 from longtail.methods import gml
 
 TARGET, EPOCHS = 0.86, 40
@@ -30,7 +31,7 @@ class Student(lightning.LightningModule):
         self.log_dict(losses.parts)
         return losses.per_sample.mean()
 
-    def on_train_batch_end(self, *_) -> None:
+    def on_train_batch_end(self, outputs, batch, batch_idx) -> None:
         for slow, fast in zip(self.slow.parameters(), self.network.parameters(), strict=True):
             slow.data.lerp_(fast.data, 0.05)
 
@@ -60,7 +61,7 @@ def shifted(x: torch.Tensor) -> torch.Tensor:
 def loader(table, split: str) -> DataLoader:
     """Samples carry their row number: it tells the loss which bank entries come from the same image."""
     rows = table.rows(split)
-    images = torch.from_numpy(table.images.pixels[rows]).permute(0, 3, 1, 2)[:, :1].float() / 255
+    images = pixel_tensor(table)[rows, :1].float() / 255
     data = TensorDataset(images, torch.from_numpy(table.labels[rows]).long(), torch.from_numpy(rows))
     return DataLoader(data, batch_size=32, shuffle=split == "train")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -324,6 +324,27 @@ def adjust(
     print(f"\nsaved {done.save(out)}")
 
 
+def report(
+    runs: Positional[tuple[Path, ...]],
+    /,
+    out: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Write one HTML page about a run, or about several side by side; runs that differ in the seed alone are averaged.
+
+    Args:
+        runs: run folders; the first method is the baseline.
+        out: the page; report.html in the first run's folder if not given.
+        device: auto, cpu, cuda or mps.
+    """
+    from longtail.answers.report import report
+
+    if not runs:
+        raise LongtailError("say which runs to report: `longtail report runs/first`")
+    path, table = report(runs, out, device)
+    print(f"{table}\nin per cent\n\nsaved {path}   open it in a browser; it needs no network")
+
+
 def export(
     run: Positional[Path],
     /,
@@ -434,6 +455,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate,
     "predict": predict,
     "adjust": adjust,
+    "report": report,
     "export": export,
     "inspect": inspect,
     "data": data,
@@ -441,7 +463,7 @@ VERBS: dict[str, Callable[..., Any]] = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     from longtail import __version__
 
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -450,7 +472,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         tyro.extras.subcommand_cli_from_dict(
-            VERBS, prog="longtail", description=__doc__.splitlines()[0], args=arguments
+            VERBS, prog="longtail", description=(__doc__ or "").splitlines()[0], args=arguments
         )
     except LongtailError as error:
         print(f"longtail: {error}", file=sys.stderr)

@@ -4,5 +4,5 @@
 class LongtailError(ValueError):
     """What was found, where, and what to do, in one sentence.
 
-    The command prints it without a traceback and exits with 2. Internal mistakes stay ordinary exceptions and assertions.
+    The command prints it without a traceback and exits with 2. Our own mistakes stay ordinary exceptions.
     """

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from longtail.errors import LongtailError
+from longtail.types import Counts
 
 
-def log_prior(counts_c: Sequence[float] | Tensor, tau: float = 1.0) -> Tensor:
+def log_prior(counts_c: Counts, tau: float = 1.0) -> Tensor:
     """tau * log p_c from class counts. A class that never occurs gets -inf: it can be no sample's label."""
     counts_c = torch.as_tensor(counts_c, dtype=torch.float64)
     if counts_c.ndim != 1 or len(counts_c) == 0 or (counts_c < 0).any() or counts_c.sum() <= 0:

@@ -53,6 +53,7 @@ class Stage:
     model: str = "resnet32"
     pretrained: bool = False
     weights: str | None = None  # a safetensors file for the backbone
+    zero_init: bool = True  # residual blocks begin as the identity, as timm has it; torchvision and the authors do not
     epochs: int = 200
     batch_size: int = 128  # in all: over ranks and accumulation steps
     accumulate: int = 1
@@ -166,6 +167,7 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    assert isinstance(kind, type), kind
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise LongtailError(f"{where}: expected {kind.__name__}, found {value!r}")
     return value

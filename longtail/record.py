@@ -1,4 +1,4 @@
-"""A finished run as one JSON file under `results/`: the only place that tables, pages and pictures take numbers from."""
+"""A finished run as one JSON file under `results/`: where tables, pages and pictures take their numbers from."""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """What travels between the loader, a method and the loop."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
+
+Counts = Sequence[int] | Sequence[float] | np.ndarray | Tensor  # [C] training samples of each class
 
 
 class Batch(NamedTuple):

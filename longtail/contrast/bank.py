@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from longtail.errors import LongtailError
 from longtail.segments import Segments
+from longtail.types import Counts
 
 POLL = 64  # enqueues between two looks at whether the bank is full, where a look makes the host wait for the device
 
 
-def segment_lengths(counts_c: Tensor, k: int, k_m: int) -> Tensor:
+def segment_lengths(counts_c: Counts, k: int, k_m: int) -> Tensor:
     """[C] int64: k_m rows for every class and the rest in proportion to the counts, k in all."""
     counts = torch.as_tensor(counts_c, dtype=torch.int64, device="cpu")
     num_classes, total = len(counts), int(counts.sum())
@@ -68,7 +69,7 @@ class Bank(nn.Module):
         self.register_buffer("_pointers", torch.zeros_like(lengths_c), persistent=not frozen)
 
     @classmethod
-    def ring(cls, counts_c: Tensor, k: int, k_m: int, dim: int, dtype: torch.dtype = torch.float32) -> "Bank":
+    def ring(cls, counts_c: Counts, k: int, k_m: int, dim: int, dtype: torch.dtype = torch.float32) -> "Bank":
         """k empty rows, at least k_m of them for each class, for `enqueue` to fill."""
         features, ids = torch.zeros(k + 1, dim, dtype=dtype), torch.full((k + 1,), -1)
         return cls(segment_lengths(counts_c, k, k_m), features, ids, frozen=False)

@@ -40,4 +40,4 @@ class MomentumEncoder(nn.Module):
 def move_towards(mine: nn.Module, theirs: nn.Module, m: float) -> None:
     """mine <- m mine + (1 - m) theirs, parameters only; an encoder without a head has none in its place."""
     if parameters := list(mine.parameters()):
-        torch._foreach_lerp_(parameters, list(theirs.parameters()), 1 - m)
+        torch._foreach_lerp_(parameters, list(theirs.parameters()), 1 - m)  # type: ignore

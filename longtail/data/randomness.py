@@ -25,7 +25,7 @@ def _scramble(x: Tensor) -> Tensor:
 
 
 def keys(seed: int, epoch: int, positions: Tensor, view: int = 0) -> Tensor:
-    """One 64-bit key a sample. `positions` [B] are places in the epoch's sample order, so a sample drawn twice differs."""
+    """One 64-bit key a sample. `positions` [B] are places in the epoch's order: a sample drawn twice gets two."""
     start = torch.tensor([seed, epoch, view], dtype=torch.int64, device=positions.device)
     state = torch.zeros((), dtype=torch.int64, device=positions.device)
     for part in start:

@@ -39,4 +39,5 @@ def learning_rate(optim: Optim, epoch: float, epochs: int) -> float:
         return optim.lr * optim.step_factor ** sum(epoch >= at * epochs for at in optim.steps_at)
     if optim.schedule == "poly":  # of power 0.9, down to a hundredth: mmsegmentation's
         return optim.lr * (0.01 + 0.99 * (1 - epoch / epochs) ** 0.9)
-    raise LongtailError(f"there is no schedule {optim.schedule!r}{nearest(optim.schedule, ('cosine', 'steps', 'poly'))}")
+    known = nearest(optim.schedule, ("cosine", "steps", "poly"))
+    raise LongtailError(f"there is no schedule {optim.schedule!r}{known}")

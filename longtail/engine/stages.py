@@ -247,7 +247,8 @@ def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:
     counts = table.counts()
     if (counts == 0).all():
         raise LongtailError(f"{table.name} has no training images")
-    backbone = backbones.build(stage.model, pretrained=stage.pretrained and not stage.weights)
+    pretrained = stage.pretrained and not stage.weights
+    backbone = backbones.build(stage.model, pretrained=pretrained, zero_init=stage.zero_init)
     if stage.weights:
         trained.load_backbone(backbone, stage.weights)
     teacher = None

@@ -67,6 +67,13 @@ class Model(nn.Module):
         loglik_bc = prior_free(objective.scores(features_bd), objective.log_mass, objective.log_added) / temperature
         return (1 - self.card["kernel_weight"]) * loglik_bc + self.card["kernel_weight"] * kernel_bc
 
+    def carried(self) -> Tensor:
+        """[C] what `scores` have over the log-likelihood: the prior that they answer under."""
+        if "log_prior" in self.adjusted:
+            return self.answer_log_prior
+        objective: Any = self.method.objective
+        return -prior_free(torch.zeros(1, len(self.classes)), objective.log_mass.cpu(), objective.log_added.cpu())[0]
+
     def scores(self, images: Tensor) -> Tensor:
         """As trained, what a published row is answered with; or as adjusted."""
         return self(images) + self.answer_log_prior if "log_prior" in self.adjusted else self.method.scores(images)

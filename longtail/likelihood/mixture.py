@@ -15,7 +15,8 @@ in float32 (float64 for float64 queries) whatever the dtype of the products, eac
 """
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ from longtail.segments import LOWEST, Segments
 LOG_2 = math.log(2)
 BLOCK = 2**20  # similarities worked on at a time on a CPU: they stay in its cache
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 class ExcludingOwn(NamedTuple):
     loglik_bc: Tensor  # gradient to query and keys
@@ -34,7 +37,12 @@ class ExcludingOwn(NamedTuple):
     valid_b: Tensor  # bool; where False no other key of the true class is left, and excluded_bc repeats loglik_bc
 
 
-@torch.compiler.disable
+def _eager(function: F) -> F:
+    """`torch.compile` runs these as they are: it gains nothing on three matrix products."""
+    return torch.compiler.disable(function)  # type: ignore[return-value]
+
+
+@_eager
 def mixture_loglik(
     query_bd: Tensor,
     keys_kd: Tensor,
@@ -52,7 +60,7 @@ def mixture_loglik(
     return _in_chunks(query_bd, keys_kd, segments, tau, filled_k, None, memory_mb)[0]
 
 
-@torch.compiler.disable
+@_eager
 def mixture_loglik_excluding_own(
     query_bd: Tensor,
     keys_kd: Tensor,

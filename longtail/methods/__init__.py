@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from longtail.errors import LongtailError
 from longtail.methods import balanced_softmax as _balanced_softmax
@@ -37,6 +36,7 @@ from longtail.methods import vl_ltr as _vl_ltr
 from longtail.methods import zero_shot as _zero_shot
 from longtail.methods.published import Published
 from longtail.recipe import nearest
+from longtail.types import Counts
 
 METHODS: dict[str, Published] = {
     row.name: row
@@ -111,7 +111,7 @@ def settings_of(name: str) -> dict[str, Any]:
 
 def build_objective(
     name: str,
-    counts: Sequence[int] | Tensor,
+    counts: Counts,
     dim: int,
     settings: dict[str, Any],
     key_dim: int | None = None,

@@ -5,16 +5,13 @@
 log n_c and log p_c differ by a constant, so this is logit adjustment (Menon et al., ICLR 2021) at tau = 1.
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor
-
 from longtail.likelihood.linear import Linear
 from longtail.methods.classifier import Classifier
 from longtail.methods.published import Published
+from longtail.types import Counts
 
 
-def balanced_softmax(counts: Sequence[int] | Tensor, dim: int, *, tau: float = 1.0, mixup: float = 0.0) -> Classifier:
+def balanced_softmax(counts: Counts, dim: int, *, tau: float = 1.0, mixup: float = 0.0) -> Classifier:
     return Classifier(Linear(dim, len(counts)), counts, tau, mixup=mixup)
 
 

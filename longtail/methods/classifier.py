@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from longtail.prior import log_prior
 from longtail.template import add_prior, cross_entropy
-from longtail.types import Losses
+from longtail.types import Counts, Losses
 
 
 class Classifier(nn.Module):
@@ -29,7 +29,7 @@ class Classifier(nn.Module):
     def __init__(
         self,
         likelihood: nn.Module,
-        counts: Sequence[int] | Tensor,
+        counts: Counts,
         tau: float = 1.0,
         *,
         loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,

@@ -5,16 +5,13 @@
 It learns the training set's class mix, which is then taken out of the answer (`log_mass - log_added = log p`).
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor
-
 from longtail.likelihood.linear import Linear
 from longtail.methods.classifier import Classifier
 from longtail.methods.published import Published
+from longtail.types import Counts
 
 
-def cross_entropy(counts: Sequence[int] | Tensor, dim: int, *, mixup: float = 0.0) -> Classifier:
+def cross_entropy(counts: Counts, dim: int, *, mixup: float = 0.0) -> Classifier:
     return Classifier(Linear(dim, len(counts)), counts, tau=0.0, mixup=mixup)
 
 

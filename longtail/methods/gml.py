@@ -13,10 +13,10 @@ Defaults are the paper's for CIFAR-100-LT (its appendix), the embedding 64-64-32
 
 Where paper and authors' code differ, and what is done here:
 
-- tau_g: fixed in most of the paper, always learned in the code. Here `learn_tau=False`. Learned, its gradient comes from
-  a second term in which the query's own sample is left out of the bank, similarities detached; the first term then sees
-  tau_g as a constant. A row whose class would be left with nothing takes no part in that term (`left_out` in the log);
-  the code divides 0 by 0 there, which with the printed k_m = 2 ends runs on ImageNet-LT and iNaturalist.
+- tau_g: fixed in most of the paper, always learned in the code. Here `learn_tau=False`. Learned, its gradient comes
+  from a second term in which the query's own sample is left out of the bank, similarities detached; the first term then
+  sees tau_g as a constant. A row whose class would be left with nothing takes no part in that term (`left_out` in the
+  log); the code divides 0 by 0 there, which with the printed k_m = 2 ends runs on ImageNet-LT and iNaturalist.
 - Empty slots: random vectors in the code; masked here, and |Z_c| counts what is summed.
 - Bank lengths: by largest remainder, summing to k; the code rounds a cumulative sum and can end one past k.
 - KD: not in the paper's formulas; in the code T = 4 on prior-free scores, and without it CIFAR loses accuracy.
@@ -26,7 +26,6 @@ Where paper and authors' code differ, and what is done here:
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -44,7 +43,7 @@ from longtail.prior import log_prior
 from longtail.ranks import ALONE, Ranks
 from longtail.recipe import Stage
 from longtail.template import add_prior, cross_entropy
-from longtail.types import Losses
+from longtail.types import Counts, Losses
 
 
 class GML(nn.Module):
@@ -59,10 +58,11 @@ class GML(nn.Module):
 
     log_added: Tensor
     log_mass: Tensor
+    log_prior: Tensor
 
     def __init__(
         self,
-        counts: Sequence[int] | Tensor,
+        counts: Counts,
         dim: int,
         *,
         key_dim: int | None = None,  # width of the keys where the teacher's features are wider or narrower
@@ -202,7 +202,7 @@ class GML(nn.Module):
 
 
 def stages(base: Stage) -> tuple[Stage, ...]:
-    """A teacher under L_cls, then the student. With `keys` already said (momentum, or a run folder) there is one stage."""
+    """A teacher under L_cls, then the student; the student alone where `keys` says momentum or a run folder."""
     if base.keys:
         return (base,)
     teacher = replace(base, name="teacher", method="logit_adjusted", settings={})

@@ -5,17 +5,14 @@
 The paper's baseline rows named "Balanced Softmax" use a linear head: see `balanced_softmax.py`.
 """
 
-from collections.abc import Sequence
-
-from torch import Tensor
-
 from longtail.likelihood.cosine import Cosine
 from longtail.methods.classifier import Classifier
 from longtail.methods.published import Published
+from longtail.types import Counts
 
 
 def logit_adjusted(
-    counts: Sequence[int] | Tensor, dim: int, *, tau_s: float = 1 / 30, tau: float = 1.0, mixup: float = 0.0
+    counts: Counts, dim: int, *, tau_s: float = 1 / 30, tau: float = 1.0, mixup: float = 0.0
 ) -> Classifier:
     return Classifier(Cosine(dim, len(counts), tau_s), counts, tau, mixup=mixup)
 

@@ -58,7 +58,7 @@ class Method(nn.Module):
         """Train as one of several; everything inside that has to see over its own share is told."""
         for module in self.modules():
             if hasattr(module, "ranks"):
-                module.ranks = ranks
+                module.ranks = ranks  # type: ignore[assignment]
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Method(nn.Module):
         """
         assert self.key_encoder is not None
         wants_scores, wants_keys = self.objective.wants_key_scores, getattr(self.objective, "wants_keys", False)
-        class_view = batch.views[:1] if wants_scores or (wants_keys and not key_views) else ()
+        class_view: tuple[Tensor, ...] = batch.views[:1] if wants_scores or (wants_keys and not key_views) else ()
         wanted = class_view + key_views
         if not wanted:
             return {}

@@ -2,9 +2,10 @@
 
     python tests/golden/curve.py        rewrites demo_gml.txt, after a change that is meant to move it
 
-The teacher is stored (`demo_teacher/`, the demo's logit-adjusted run of seed 0), so that the curve is the student's own.
+The teacher is stored (`demo_teacher/`, the demo's logit-adjusted run of seed 0): the curve is the student's own.
 """
 
+import contextlib
 import io
 import tempfile
 from dataclasses import replace
@@ -40,11 +41,9 @@ def losses(folder: Path, epochs: int | None = None) -> list[float]:
     def stop_requested() -> int | None:
         return 15 if len(found) >= wanted * 10 else None
 
-    with mock.patch.object(StepLog, "add", noting), tempfile.TemporaryDirectory(dir=folder) as run:
-        try:
-            stages.run(recipe, table, Path(run), cpu, progress=Progress(io.StringIO()), stop_requested=stop_requested)
-        except Interrupted:
-            pass
+    quiet, run = Progress(io.StringIO()), tempfile.TemporaryDirectory(dir=folder)
+    with mock.patch.object(StepLog, "add", noting), run as path, contextlib.suppress(Interrupted):
+        stages.run(recipe, table, Path(path), cpu, progress=quiet, stop_requested=stop_requested)
     return found
 
 

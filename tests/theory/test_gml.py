@@ -1,5 +1,6 @@
 """GML against the authors' loss (stored numbers), and against what it must equal in special cases."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,12 @@ def test_loss_parts_and_gradients_are_the_authors(dtype, tolerance):
     own = labels, golden["query_ids"], golden["bank_ids"][order]
 
     loglik, others, valid = mixture_loglik_excluding_own(query, bank, segments, log_tau.exp(), *own)
-    scores = cosine / given("tau_s")
+    scores, teacher_scores = cosine / given("tau_s"), given("teacher_cosine") / given("tau_s")
     parts = {
         "loss_cls": cross_entropy(add_prior(scores, prior), labels).mean(),
         "loss_gml": cross_entropy(add_prior(loglik, prior), labels).mean(),
         "loss_gml_excl_own": cross_entropy(add_prior(others, prior), labels).mean(),
-        "loss_kd": distillation(scores, given("teacher_cosine") / given("tau_s"), golden["kd_temperature"].item()).mean(),
+        "loss_kd": distillation(scores, teacher_scores, golden["kd_temperature"].item()).mean(),
     }
     total = sum(parts.values()) + (golden["kd_weight"].item() - 1) * parts["loss_kd"]
     total.backward()
@@ -106,7 +107,7 @@ def test_order_inside_a_class_changes_nothing():
     lengths = torch.tensor([5, 1, 7, 3])
     query, keys, segments = points(6, 4), points(16, 4), Segments.of(lengths)
     start = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    shuffled = torch.cat([a + torch.randperm(b - a) for a, b in zip(start[:-1], start[1:], strict=True)])
+    shuffled = torch.cat([a + torch.randperm(b - a) for a, b in pairwise(start)])
     torch.testing.assert_close(
         mixture_loglik(query, keys[shuffled], segments, 0.07), mixture_loglik(query, keys, segments, 0.07)
     )

@@ -67,38 +67,26 @@ def iou_against_frequency(counts: np.ndarray, iou: Mapping[str, np.ndarray], cla
     return figure
 
 
-def alpha_sweep(retrained: Mapping[str, Curve], moved: Mapping[str, Curve], others: Mapping[str, Curve]) -> Figure:
-    """mIoU and mAcc over alpha: points retrained at each, and a line of one model moved at test.
+def alpha_sweep(sweeps: Mapping[str, tuple[Curve, Curve]], plain: Mapping[str, tuple[float, float]]) -> Figure:
+    """mIoU and mAcc over alpha. A sweep is the points trained at each alpha, and the line of one model moved at test.
 
-    `others` (plain cross-entropy, say) are single points, drawn as level lines.
+    `plain` (cross-entropy, say) are mIoU and mAcc of runs that have no alpha, drawn as level lines.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 3.6), layout="constrained")
-    for panel, (quantity, column) in enumerate((("mIoU", 1), ("mAcc", 2))):
-        axis = figure.add_subplot(1, 2, panel + 1)
-        names = dict.fromkeys((*retrained, *moved, *others))
-        style = {name: (colour, marker) for name, colour, marker in zip(names, COLOURS, MARKERS, strict=False)}
-        for name, points in moved.items():
-            values = np.array(points)
-            label = f"{name}, moved at test"
-            axis.plot(values[:, 0], 100 * values[:, column], color=style[name][0], lw=1.6, ls="--", label=label)
-        for name, points in retrained.items():
-            values = np.array(sorted(points))
+    style = dict(zip((*sweeps, *plain), zip(COLOURS, MARKERS, strict=True), strict=False))
+    for column, quantity in ((1, "mIoU"), (2, "mAcc")):
+        axis = figure.add_subplot(1, 2, column)
+        for name, (trained, moved) in sweeps.items():
             colour, marker = style[name]
-            axis.plot(
-                values[:, 0],
-                100 * values[:, column],
-                color=colour,
-                marker=marker,
-                lw=1,
-                ms=6,
-                label=f"{name}, trained at alpha",
-            )
-        for name, points in others.items():
-            axis.axhline(
-                100 * np.mean([point[column] for point in points]), color=style[name][0], lw=1, ls=":", label=name
-            )
+            (alpha, *values), (moved_alpha, *moved_values) = zip(*trained, strict=True), zip(*moved, strict=True)
+            y = 100 * np.array(values[column - 1])
+            axis.plot(alpha, y, color=colour, marker=marker, lw=1, ms=6, label=f"{name}, trained at alpha")
+            y = 100 * np.array(moved_values[column - 1])
+            axis.plot(moved_alpha, y, color=colour, lw=1.6, ls="--", label=f"{name}, moved at test")
+        for name, level in plain.items():
+            axis.axhline(100 * level[column - 1], color=style[name][0], lw=1, ls=":", label=name)
         axis.set_xlabel("alpha")
         axis.set_ylabel(f"{quantity}, %")
         axis.margins(y=0.12)

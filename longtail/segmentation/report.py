@@ -1,30 +1,29 @@
 """A page about one segmentation or several: masks beside truth, IoU against frequency, the alpha sweep.
 
-It is one HTML file without anything from elsewhere; the numbers behind its figures are beside it in `report.json`.
+The figures are also written as PNG beside the page, and the sweep's numbers as JSON, for pages and pictures elsewhere.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
-from longtail.evaluate.metrics import Summary, render
-from longtail.files import atomic, write_json
+from longtail.evaluate import plots as common
+from longtail.evaluate.metrics import Spread, spread
+from longtail.evaluate.page import Figures, Page, Section, Table, render_page
+from longtail.files import atomic, read_json, write_json
+from longtail.recipe import to_dict
 from longtail.segmentation import metrics, plots
 from longtail.segmentation.answers import Run, open_run, sweep, under
 from longtail.segmentation.masks import VOID
 from longtail.segmentation.predict import overlay, segment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ALPHAS = tuple(i / 10 for i in range(11))
 SHOWN = 4  # test images
@@ -36,144 +35,157 @@ WHY = (
 )
 
 
-def report(folders: Sequence[Path], out: Path, device: str = "auto") -> dict[str, Any]:
-    """Write out/report.html, its figures as PNG, and report.json."""
-    runs = [open_run(folder, device=device) for folder in folders]
-    first = runs[0]
-    for run in runs[1:]:
-        if run.model.classes != first.model.classes or run.recipe.data != first.recipe.data:
-            raise LongtailError(f"{run.folder} was trained on other data than {first.folder}: report them apart")
-    out.mkdir(parents=True, exist_ok=True)
-    names = dict(zip(_names(runs), runs, strict=True))
-    summaries = {name: _result(run) for name, run in names.items()}
-    columns = {name: metrics.read_csv(run.folder / "per_class.csv") for name, run in names.items()}
-    shown = dict(list(names.items())[: len(plots.COLOURS)])
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe under several seeds."""
 
-    moved_from = next((run for run in reversed(runs) if run.alpha == 1), None)
-    curves = _curves(names, summaries, moved_from)
+    name: str
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def finished(self) -> list[Finished]:
+        return [Finished(**read_json(run.folder / "result.json")) for run in self.runs]
+
+    def mean(self, name: str) -> float:
+        return float(np.mean([finished.summary[name] for finished in self.finished]))  # type: ignore[arg-type]
+
+    @cached_property
+    def iou(self) -> np.ndarray:
+        """[C], the mean over seeds."""
+        return np.mean([metrics.read_csv(run.folder / "per_class.csv")["iou"] for run in self.runs], axis=0)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """(alpha, mIoU, mAcc) of one method: trained at each, and one model moved at test."""
+
+    trained: list[tuple[float, float, float]]
+    moved: list[tuple[float, float, float]]
+
+    def in_words(self) -> str:
+        at = {round(alpha, 3): values for alpha, *values in self.moved}
+        both = [(alpha, at[round(alpha, 3)], (miou, macc)) for alpha, miou, macc in self.trained if alpha in at]
+        parts = (
+            f"at alpha {alpha:g} mIoU {100 * (moved[0] - trained[0]):+.1f}, mAcc {100 * (moved[1] - trained[1]):+.1f}"
+            for alpha, moved, trained in both
+        )
+        return f"Moved minus trained, in points: {'; '.join(parts)}. {WHY}"
+
+
+def report(folders: Sequence[Path], out: Path | None = None, device: str = "auto") -> tuple[Path, str]:
+    """Write the page; also returns its first table for the terminal."""
+    groups = _grouped([open_run(folder, device=device) for folder in folders])
+    first = groups[0].runs[0]
+    out = out or folders[0] / "report.html"
+    headline = _headline(groups)
+    shown = groups[: len(common.COLOURS)]
+
     figures = {
-        "masks": _masks(dict(list(shown.items())[:3])),
+        "masks": _masks(shown[:3]),
         "iou": plots.iou_against_frequency(
-            first.table.counts(), {name: columns[name]["iou"] for name in shown}, first.model.classes
+            first.table.counts(), {group.name: group.iou for group in shown}, first.model.classes
         ),
     }
-    if moved_from is not None:
-        figures["alpha"] = plots.alpha_sweep(curves["retrained"], curves["moved"], curves["others"])
-    differences = _differences(curves)
-
+    sections = [
+        Section("Numbers", "Test images, last epoch, answered as trained, in per cent.", [headline]),
+        Section("Masks", "White is void: not labelled and not judged.", [Figures([figures["masks"]])]),
+        Section("IoU and frequency", "Every class by its share of the training pixels.", [Figures([figures["iou"]])]),
+    ]
+    sweeps = _sweeps(groups)
+    if sweeps:
+        plain = {group.name: (group.mean("miou"), group.mean("macc")) for group in groups if group.runs[0].alpha == 0}
+        figures["alpha"] = plots.alpha_sweep({name: (s.trained, s.moved) for name, s in sweeps.items()}, plain)
+        words = " ".join(f"{name}: {s.in_words()}" for name, s in sweeps.items())
+        sections.append(Section("The strength of the prior", words, [Figures([figures["alpha"]])]))
+        write_json(out.with_suffix(".json"), {name: s.__dict__ for name, s in sweeps.items()})
     for name, figure in figures.items():
-        figure.savefig(out / f"{name}.png", dpi=144, facecolor="white")
-    found = {"summaries": summaries, "alpha": curves, "moved_minus_trained": differences}
-    write_json(out / "report.json", json.loads(json.dumps(found)))
-    table = render(summaries, metrics.HEADLINE)
-    with atomic(out / "report.html") as file:
-        file.write(_page(first, table, figures, _in_words(differences)).encode())
-    return found
+        common.save(figure, out.with_name(f"{out.stem}-{name}.png"))
+    page = Page(
+        title=f"{first.recipe.data.source}: {', '.join(group.name for group in groups)}",
+        lead=[*first.table.summary().splitlines(), str(first.groups)],
+        sections=sections,
+        classes=_class_table(groups),
+    )
+    with atomic(out) as file:
+        file.write(render_page(page).encode())
+    return out, headline.text()
 
 
-def _result(run: Run) -> Summary:
-    path = run.folder / "result.json"
-    if not path.exists():
-        raise LongtailError(
-            f"{run.folder} holds no finished run (there is no result.json): let it finish, or --resume it"
-        )
-    return json.loads(path.read_text())["summary"]
+def _headline(groups: Sequence[Group]) -> Table:
+    def cell(value: Spread | None) -> str:
+        if value is None:
+            return "-"
+        return f"{100 * value.mean:.1f}" + ("" if value.deviation is None else f" ± {100 * value.deviation:.1f}")
+
+    rows = []
+    for group in groups:
+        summary = spread([finished.summary for finished in group.finished])
+        rows.append([group.name, str(len(group.runs)), *(cell(summary[name]) for name in metrics.HEADLINE)])
+    return Table(["", "seeds", *metrics.HEADLINE.values()], rows)
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    names = [run.method if run.method == "cross_entropy" else f"{run.method}, alpha {run.alpha:g}" for run in runs]
+def _grouped(runs: Sequence[Run]) -> list[Group]:
+    """Runs that differ in the seed alone belong together; so do students of teachers of several seeds."""
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        if not (run.folder / "result.json").exists():
+            raise LongtailError(f"{run.folder} holds no finished run (there is no result.json): let it finish first")
+        if run.model.classes != runs[0].model.classes:
+            raise LongtailError(f"{run.folder} has other classes than {runs[0].folder}: report them apart")
+        stages = tuple(replace(stage, keys="") for stage in run.recipe.stages)
+        recipe = to_dict(replace(run.recipe, seed=0, name="", stages=stages))
+        members.setdefault(json.dumps(recipe, sort_keys=True), []).append(run)
+    names = [_name(same[0]) for same in members.values()]
     return [
-        name if names.count(name) == 1 else f"{name} ({run.folder.name})" for name, run in zip(names, runs, strict=True)
+        Group(name if names.count(name) == 1 else f"{name} ({same[0].folder.name})", tuple(same))
+        for name, same in zip(names, members.values(), strict=True)
     ]
 
 
-def _curves(
-    names: dict[str, Run], summaries: dict[str, Summary], moved_from: Run | None
-) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
-    """By method: (alpha, mIoU, mAcc). Several runs at one alpha are averaged."""
-    points: dict[str, dict[float, list[tuple[float, float]]]] = {}
-    for name, run in names.items():
-        summary = summaries[name]
-        assert summary["miou"] is not None and summary["macc"] is not None
-        points.setdefault(run.method, {}).setdefault(run.alpha, []).append((summary["miou"], summary["macc"]))
-    means = {
-        method: [(alpha, *np.mean(seeds, axis=0).tolist()) for alpha, seeds in sorted(by_alpha.items())]
-        for method, by_alpha in points.items()
-    }
-    moved = {}
-    if moved_from is not None:
-        matrices = sweep(moved_from, ALPHAS)
-        summarised = [metrics.summarise(matrix, moved_from.groups) for matrix in matrices]
-        moved[moved_from.method] = [
-            (alpha, summary["miou"], summary["macc"]) for alpha, summary in zip(ALPHAS, summarised, strict=True)
-        ]
-    retrained = {method: curve for method, curve in means.items() if method != "cross_entropy"}
-    others = {method: curve for method, curve in means.items() if method == "cross_entropy"}
-    return {"retrained": retrained, "moved": moved, "others": others}  # type: ignore[return-value]
+def _name(run: Run) -> str:
+    return run.method if run.method == "cross_entropy" else f"{run.method}, alpha {run.alpha:g}"
 
 
-def _differences(curves: dict[str, Any]) -> list[dict[str, float]]:
-    """Moved minus trained, at every alpha that was both."""
-    differences = []
-    for method, moved in curves["moved"].items():
-        at = {round(alpha, 3): values for alpha, *values in moved}
-        for alpha, miou, macc in curves["retrained"].get(method, []):
-            if round(alpha, 3) in at:
-                moved_miou, moved_macc = at[round(alpha, 3)]
-                differences.append({"alpha": alpha, "miou": moved_miou - miou, "macc": moved_macc - macc})
-    return differences
+def _sweeps(groups: Sequence[Group]) -> dict[str, Sweep]:
+    """Of every method that was trained at alpha 1, which is the model that is moved."""
+    sweeps = {}
+    for group in groups:
+        run = group.runs[0]
+        if run.alpha == 1 and run.method not in sweeps:
+            same = [other for other in groups if other.runs[0].method == run.method]
+            trained = sorted((other.runs[0].alpha, other.mean("miou"), other.mean("macc")) for other in same)
+            # Of every seed, as the trained ones are.
+            passes = [[_miou_and_macc(matrix) for matrix in sweep(one, ALPHAS)] for one in group.runs]
+            moved = [(alpha, *np.mean(seeds, axis=0).tolist()) for alpha, *seeds in zip(ALPHAS, *passes, strict=True)]
+            sweeps[run.method] = Sweep(trained, moved)
+    return sweeps
 
 
-def _in_words(differences: list[dict[str, float]]) -> str:
-    if not differences:
-        return ""
-    parts = "; ".join(
-        f"at alpha {d['alpha']:g} mIoU {100 * d['miou']:+.1f}, mAcc {100 * d['macc']:+.1f}" for d in differences
-    )
-    return f"Moved minus trained, in points: {parts}. {WHY}"
+def _miou_and_macc(matrix: np.ndarray) -> tuple[float, float]:
+    return float(np.nanmean(metrics.iou(matrix))), float(np.nanmean(metrics.accuracy(matrix)))
 
 
-def _masks(runs: dict[str, Run]) -> Figure:
-    """Test images in even steps through the split: image, truth, and what each run answers."""
-    first = next(iter(runs.values()))
+def _masks(groups: Sequence[Group]):
+    """Test images in even steps through the split: image, truth, and what the first seed of each group answers."""
+    first = groups[0].runs[0]
     rows = first.table.rows("test") if len(first.table.rows("test")) else first.table.rows("val")
     rows = rows[np.linspace(0, len(rows) - 1, min(SHOWN, len(rows))).round().astype(int)]
     palette = np.vstack([first.model.palette, np.full((256 - len(first.model.palette), 3), 255, np.uint8)])
     pictures = []
     for row in rows:
         image, truth = first.table.pair(int(row))
-        answers = [segment(run, under(run, "as-trained"), image) for run in runs.values()]
-        shown = [palette[np.where(truth == VOID, VOID, answer)] for answer in answers]  # void is not judged
-        pictures.append([image, overlay(image, truth, first.model.palette), palette[truth], *shown])
-    return plots.masks_beside_truth(
-        pictures, ["image", "truth over it", "truth", *runs], first.model.classes, first.model.palette
-    )
+        answers = [segment(group.runs[0], under(group.runs[0], "as-trained"), image) for group in groups]
+        judged = [palette[np.where(truth == VOID, VOID, answer)] for answer in answers]
+        pictures.append([image, overlay(image, truth, first.model.palette), palette[truth], *judged])
+    titles = ["image", "truth over it", "truth", *(group.name for group in groups)]
+    return plots.masks_beside_truth(pictures, titles, first.model.classes, first.model.palette)
 
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-img { max-width: 100%; height: auto; background: white; }
-pre { overflow-x: auto; font-size: 13px; }
-@media (prefers-color-scheme: dark) { body { background: #181a1b; color: #ddd; } }
-"""
-
-
-def _page(run: Run, table: str, figures: dict[str, Figure], sweep_in_words: str) -> str:
-    captions = {
-        "masks": "Test images, their masks, and the answers as trained. White is void and not judged.",
-        "iou": "IoU of every class against its share of the training pixels.",
-        "alpha": f"The strength alpha of the log prior. {sweep_in_words}",
-    }
-    parts = [
-        f"<h1>{html.escape(run.recipe.name)}</h1>",
-        f"<pre>{html.escape(run.table.summary())}\n{html.escape(str(run.groups))}</pre>",
-        f"<pre>{html.escape(table)}</pre><p>Test images, last epoch, answered as trained, in per cent.</p>",
-    ]
-    for name, figure in figures.items():
-        file = io.BytesIO()
-        figure.savefig(file, dpi=110, facecolor="white")
-        data = base64.b64encode(file.getvalue()).decode()
-        parts.append(f'<figure><img alt="{name}" src="data:image/png;base64,{data}">')
-        parts.append(f"<figcaption>{html.escape(captions[name])}</figcaption></figure>")
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    return f"{head}<title>{html.escape(run.recipe.name)}</title><style>{_STYLE}</style>{''.join(parts)}</html>\n"
+def _class_table(groups: Sequence[Group]) -> dict[str, list]:
+    run = groups[0].runs[0]
+    columns = ["class", "group", "train pixels", *(f"IoU {group.name}" for group in groups)]
+    rows = []
+    for c, name in enumerate(run.model.classes):
+        values = [None if np.isnan(group.iou[c]) else round(100 * float(group.iou[c]), 1) for group in groups]
+        rows.append([name, run.groups.name(c), int(run.table.counts()[c]), *values])
+    return {"columns": columns, "rows": rows}

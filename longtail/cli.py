@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from longtail.errors import LongtailError
+from longtail.segmentation import is_segmentation
 
 Positional = tyro.conf.Positional
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -221,6 +222,11 @@ def evaluate(
         out: where report.json and per_class.csv go; RUN/eval/SPLIT-PRIOR if not given.
         device: auto, cpu, cuda or mps.
     """
+    if is_segmentation(run):
+        from longtail.segmentation import command
+
+        print(command.evaluate(run, data, prior, out, device))
+        return
     from longtail.answers.evaluation import evaluate
     from longtail.answers.run import open_run
 
@@ -241,7 +247,7 @@ def predict(
     run: Positional[Path],
     images: Positional[tuple[str, ...]],
     /,
-    prior: str = "uniform",
+    prior: str | None = None,
     head: str = "cosine",
     absent: Repeated = (),
     top: int = 1,
@@ -253,10 +259,13 @@ def predict(
 ) -> None:
     """Name the class of images, one line each: class, probability under the prior, group, a flag for low support.
 
+    A segmentation paints a mask and an overlay of each, as PNG in the folder OUT.
+
     Args:
         run: the run folder.
         images: files, folders, lists (CSV, TSV, TXT), or - for a path a line from the standard input.
-        prior: uniform, train, estimate (learned from these images first), as-trained, or a file of `class,probability`.
+        prior: uniform (for pixels as-trained) if not said, train, estimate (learned from these images first), as-trained,
+            or a file of `class,probability`.
         head: cosine (the trained classifier), kernel (the mixture over the bank), or both (their average).
         absent: a class that cannot occur here (repeatable).
         top: how many classes to name for each image.
@@ -266,6 +275,11 @@ def predict(
         batch_size: images answered at a time.
         device: auto, cpu, cuda or mps.
     """
+    if is_segmentation(run):
+        from longtail.segmentation import command
+
+        print(command.predict(run, images, prior, out, device))
+        return
     from longtail.answers import predict as predicting
     from longtail.answers.run import open_run
 
@@ -276,7 +290,7 @@ def predict(
     answers = predicting.predict(
         open_run(run, device),
         predicting.find_images(images),
-        prior=prior,
+        prior=prior or "uniform",
         head=head,
         absent=absent,
         top=top,
@@ -360,6 +374,11 @@ def export(
         out: the file; RUN/model-export.* if not given.
         images: images or folders to check with; the run's own test images if not given.
     """
+    if is_segmentation(run):
+        from longtail.segmentation import command
+
+        print(command.export(run, out, format))
+        return
     from longtail.answers.export import export
     from longtail.answers.run import open_run
 

@@ -114,11 +114,13 @@ def train(
 
     why: list[str] = []
     task_of: dict[str, Any] = {}
-    if task != "classification":
+    if config is not None and recipes.load(config).pixels is not None:
+        task = "segmentation"
+    if task not in ("classification", "segmentation"):
+        raise LongtailError(f"--task is classification or segmentation, not {task!r}")
+    if task == "segmentation":
         from longtail.segmentation import command
 
-        if task != "segmentation":
-            raise LongtailError(f"--task is classification or segmentation, not {task!r}")
         recipe, table, why = command.recipe_of(
             config,
             recipes.Data(data, str(data_root) if data_root else None),
@@ -264,8 +266,8 @@ def predict(
     Args:
         run: the run folder.
         images: files, folders, lists (CSV, TSV, TXT), or - for a path a line from the standard input.
-        prior: uniform (for pixels as-trained) if not said, train, estimate (learned from these images first), as-trained,
-            or a file of `class,probability`.
+        prior: uniform, train, estimate (learned from these images first), as-trained, or a file of `class,probability`;
+            uniform if not said, for a segmentation as-trained.
         head: cosine (the trained classifier), kernel (the mixture over the bank), or both (their average).
         absent: a class that cannot occur here (repeatable).
         top: how many classes to name for each image.

@@ -37,11 +37,13 @@ def svg(figure: Figure) -> str:
     Black, grey and dark grey become `currentColor` and the page's --bars and --muted, so that dark mode is legible.
     """
     import matplotlib
+    from matplotlib.text import Text
 
+    for written in figure.findobj(Text):
+        written.set_parse_math(False)  # type: ignore[attr-defined]  (a name may have dollars in it)
     file = io.StringIO()
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "longtail", "text.parse_math": False}
-    with matplotlib.rc_context(settings):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Title": None})
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "longtail"}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = file.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for colour, variable in (("#000000", "currentColor"), (_GREY, "var(--bars)"), (_DARK, "var(--muted)")):
@@ -130,19 +132,21 @@ def group_bars(summaries: Mapping[str, Mapping[str, float | Spread | None]], fig
     return figure
 
 
-def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]], names: Sequence[str] = ()) -> Figure:
     """How often an answer given with some confidence is right; a panel for each group of answers.
 
-    `bins[panel][method]` is what `metrics.reliability` returns. A point's area is its share of the answers.
+    `bins[panel][method]` is what `metrics.reliability` returns. A point's area is its share of the answers. `names`,
+    here and below, are all methods of a page, so that each has one colour in all its figures.
     """
     figure, axes = _figure(2.5 * len(bins), 3.0, panels=len(bins))
     for axis, (panel, methods) in zip(axes, bins.items(), strict=True):
         axis.plot([0, 100], [0, 100], color=_DARK, lw=1, ls=":")
-        for (name, values), colour, marker in _styled(methods):
+        for (name, values), colour, marker in _styled(methods, names):
             images, correct, confidence = values[values[:, 0] > 0].T
             x, y = confidence / images * _PER_CENT, correct / images * _PER_CENT
-            axis.plot(x, y, color=colour, lw=1.5, marker=marker, ms=3, label=name)
-            axis.scatter(x, y, s=8 + 150 * images / images.sum(), color=colour, marker=marker, alpha=0.8, linewidth=0)
+            axis.plot(x, y, color=colour, lw=1.5, marker=marker, ms=3, label=name, clip_on=False)
+            size = 8 + 150 * images / images.sum()
+            axis.scatter(x, y, s=size, color=colour, marker=marker, alpha=0.8, linewidth=0, clip_on=False)
         axis.set_title(panel, fontsize=10)
         axis.set_xlim(0, 100)
         axis.set_ylim(0, 100)
@@ -154,11 +158,13 @@ def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
 
 
 def curves(
-    panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]], xlabel: str = "epoch"
+    panels: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]],
+    xlabel: str = "epoch",
+    names: Sequence[str] = (),
 ) -> Figure:
     """Lines over training, a panel a quantity: `{"loss": {"gml": (epochs, values)}, "temperature": {...}}`."""
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
-    style = {name: (colour, marker) for (name, _), colour, marker in _styled(dict.fromkeys(names))}
+    drawn = dict.fromkeys(name for lines in panels.values() for name in lines)
+    style = {name: (colour, marker) for (name, _), colour, marker in _styled(drawn, names)}
     figure, axes = _figure(3.6 * len(panels), 3.1, panels=len(panels))
     for axis, (quantity, lines) in zip(axes, panels.items(), strict=True):
         for name, (x, y) in lines.items():
@@ -172,23 +178,30 @@ def curves(
     return figure
 
 
-def trade_off(sweeps: Mapping[str, Sequence[tuple[float, float, float]]], marked: float = 0.0) -> Figure:
+def trade_off(
+    sweeps: Mapping[str, Sequence[tuple[float, float, float]]],
+    marked: float | Mapping[str, float] = 0.0,
+    ends: tuple[str, str] = ("many", "few"),
+    names: Sequence[str] = (),
+) -> Figure:
     """Head against tail as the prior's strength at test goes from 0 (uniform) to 1 (training set) and beyond.
 
-    `sweeps[name]` holds (strength, accuracy on many, accuracy on few); the strength in use is ringed. The sweep moves
-    answers only: what a prior does to the features during training it cannot show.
+    `sweeps[name]` holds (strength, accuracy on many, accuracy on few), or on other `ends`; the strength in use, one or
+    one a method, is ringed. The sweep moves answers only: what a prior does to the features during training it cannot
+    show.
     """
     figure, (axis,) = _figure(5.2, 4.4)
-    for (name, points), colour, marker in _styled(sweeps):
+    for (name, points), colour, marker in _styled(sweeps, names):
         strength, many, few = np.array(points).T
+        in_use = marked[name] if isinstance(marked, Mapping) else marked
         axis.plot(many * _PER_CENT, few * _PER_CENT, color=colour, lw=1.8, marker=marker, ms=4, label=name)
         for s, x, y in zip(strength, many * _PER_CENT, few * _PER_CENT, strict=True):
             if s in (0.0, 1.0):
                 axis.annotate(f"{s:g}", (x, y), (6, 5), textcoords="offset points", fontsize=8, color=colour)
-            if s == marked:
+            if s == in_use:
                 axis.plot(x, y, "o", ms=12, mfc="none", mec=colour, mew=1.8)
-    axis.set_xlabel("accuracy on many, %")
-    axis.set_ylabel("accuracy on few, %")
+    axis.set_xlabel(f"accuracy on {ends[0]}, %")
+    axis.set_ylabel(f"accuracy on {ends[1]}, %")
     axis.margins(0.08)
     note = "prior at test: 0 uniform, 1 training set; ring: in use"
     axis.text(0.02, 0.02, note, transform=axis.transAxes, fontsize=8, color=_DARK)
@@ -227,9 +240,9 @@ def where_answers_go(shares: Mapping[str, np.ndarray], width: float = 7.2) -> Fi
     return figure
 
 
-def bank_fill(slots: np.ndarray, filled: np.ndarray, width: float = 5.2) -> Figure:
+def bank_fill(slots: np.ndarray, filled: np.ndarray) -> Figure:
     """How many samples each class may have in the bank, and how many it has; classes as in training, most first."""
-    figure, (axis,) = _figure(width, 0.56 * width)
+    figure, (axis,) = _figure(3.6, 3.1)
     every = -(-len(slots) // 600)
     edges = np.arange(len(slots) + 1)[::every]
     for values, colour, label in ((slots, _GREY, "slots"), (filled, COLOURS[0], "filled")):
@@ -239,8 +252,8 @@ def bank_fill(slots: np.ndarray, filled: np.ndarray, width: float = 5.2) -> Figu
     axis.set_yscale("log")
     axis.set_ylim(0.7, None)
     axis.yaxis.set_major_formatter("{x:g}")
-    axis.set_xlabel("classes, from most to fewest training images")
-    axis.set_ylabel("samples in the bank")
+    axis.set_title("samples in the bank", fontsize=10)
+    axis.set_xlabel("classes, most frequent first")
     _legend_above(figure, axis)
     return figure
 
@@ -257,21 +270,24 @@ def _figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[
     return figure, axes
 
 
-def _styled(items: Mapping):
-    assert len(items) <= len(COLOURS), "more methods than colours: draw fewer at a time"
-    return zip(items.items(), COLOURS, MARKERS, strict=False)
+def _styled(items: Mapping, names: Sequence[str] = ()):
+    names = names or list(items)
+    assert len(names) <= len(COLOURS), "more methods than colours: draw fewer at a time"
+    return [((name, values), COLOURS[names.index(name)], MARKERS[names.index(name)]) for name, values in items.items()]
 
 
 def _legend_above(figure: Figure, axis: Axes) -> None:
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 4), frameon=False, fontsize=9)
+    fitting = int(figure.get_figwidth() * 11 / (max(map(len, labels)) + 6))  # some eleven letters to an inch
+    columns = max(1, min(len(labels), 4, fitting))
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=9)
 
 
 def _mark_groups(axis: Axes, sorted_codes: np.ndarray) -> None:
     for code, name in enumerate(NAMES):
         members = np.flatnonzero(sorted_codes == code)
         if len(members):
-            axis.text(members.mean() + 1, 97, name, ha="center", va="top", fontsize=9, color=_DARK)
+            axis.text(members.mean() + 1, 101, name, ha="center", va="bottom", fontsize=9, color=_DARK)
             if members[-1] + 1 < len(sorted_codes):
                 axis.axvline(members[-1] + 1.5, color=_DARK, lw=0.8, ls=":")
 

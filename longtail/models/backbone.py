@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from longtail.errors import LongtailError
 from longtail.models.resnet_cifar import DEPTHS, CifarResNet
 
 SMALL = ("small", "small_no_norm")
+STEM = "_cifar"
 CIFAR_RESNETS = {f"resnet{depth}": depth for depth in DEPTHS}  # timm has none of these depths, so the names are free
 
 
@@ -35,13 +37,23 @@ class SmallConvNet(nn.Module):
 
 
 class TimmBackbone(nn.Module):
-    """A timm model without its classifier; its weights keep timm's own names under `model.`."""
+    """A timm model without its classifier; its weights keep timm's own names under `model.`.
 
-    def __init__(self, name: str, pretrained: bool = False) -> None:
+    A ResNet's name with `_cifar` behind it has the stem that SupCon gives it for 32 x 32 images: a 3 x 3 convolution of
+    stride 1 and no pooling.
+    """
+
+    def __init__(self, name: str, pretrained: bool = False, zero_init: bool = True) -> None:
         super().__init__()
         import timm
 
-        self.model = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        options: dict[str, Any] = {} if zero_init else {"zero_init_last": False}
+        self.model = timm.create_model(name.removesuffix(STEM), pretrained=pretrained, num_classes=0, **options)
+        if name.endswith(STEM):
+            wide: nn.Conv2d = self.model.conv1  # type: ignore[assignment]
+            self.model.conv1 = nn.Conv2d(3, wide.out_channels, 3, padding=1, bias=False)
+            nn.init.kaiming_normal_(self.model.conv1.weight, mode="fan_out", nonlinearity="relu")
+            self.model.maxpool = nn.Identity()
         self.dim = int(self.model.num_features)  # type: ignore[arg-type]
         self.pretrained_cfg = dict(self.model.pretrained_cfg)  # type: ignore[call-overload]
 
@@ -86,27 +98,31 @@ def check_name(name: str) -> None:
         return
     import timm
 
-    if not timm.is_model(name.split(".")[0]):
+    if not timm.is_model(name.split(".")[0].removesuffix(STEM)):
         near = difflib.get_close_matches(name, [*SMALL, *CIFAR_RESNETS, *timm.list_models()], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "; `longtail list models` shows them"
         raise LongtailError(f"there is no model named {name!r}{hint}")
 
 
-def build(name: str, *, pretrained: bool = False) -> nn.Module:
+def build(name: str, *, pretrained: bool = False, zero_init: bool = True) -> nn.Module:
     """By name: `small`, a CIFAR ResNet (`resnet20` ... `resnet110`), any timm name, or a CLIP's behind `clip:`."""
     check_name(name)
     if is_clip(name):
         from longtail.vision_language.clip import ImageTower
 
         return ImageTower(name, pretrained=pretrained)
-    if pretrained and not is_timm(name):
+    if pretrained and (not is_timm(name) or name.endswith(STEM)):
         raise LongtailError(f"there are no pretrained weights for {name}; leave pretrained off")
     if name in SMALL:
         return SmallConvNet(norm=name == "small")
     if name in CIFAR_RESNETS:
         return CifarResNet(CIFAR_RESNETS[name])
     try:
-        return TimmBackbone(name, pretrained)
+        return TimmBackbone(name, pretrained, zero_init)
+    except TypeError:
+        if zero_init:
+            raise
+        raise LongtailError(f"{name} has no residual blocks that could begin otherwise: leave zero_init on") from None
     except (OSError, RuntimeError) as error:
         if not pretrained:
             raise

@@ -7,6 +7,7 @@ and every rank enqueues the same rows, so all copies stay identical.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -140,9 +141,11 @@ def wrap(method: nn.Module, device: torch.device, *, some_unused: bool, sync_bat
             raise LongtailError("batch statistics can be synchronised between GPUs only: leave sync_batchnorm off")
         synchronise_batchnorm(method)
     ids = [device.index] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(
-        method, device_ids=ids, broadcast_buffers=False, find_unused_parameters=some_unused
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer versions of torch prefer another name for the same
+        return nn.parallel.DistributedDataParallel(
+            method, device_ids=ids, broadcast_buffers=False, find_unused_parameters=some_unused
+        )
 
 
 def synchronise_batchnorm(method: nn.Module) -> None:

@@ -1,7 +1,8 @@
 """One run at a time in a folder: a file that names its holder, so that what a killed run left behind is recognised.
 
 On the machine that wrote it, the holder lives if a process of that number, begun at that moment, does. Nobody can see
-the process from elsewhere (another node, another container): there a holder lives while it keeps touching its lock.
+the process from elsewhere (another node, another container): there a holder lives while it keeps touching its lock. A
+thread of its own does that, because an evaluation or the reading of a large data set may last longer than SILENCE.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import os
 import platform
 import subprocess
 import tempfile
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ BEAT = 30.0  # seconds between touches
 
 
 class Lock:
-    """Held from `acquire` to `release`; `touch` is called often and acts once in BEAT seconds."""
+    """Held from `acquire` to `release`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._touched = 0.0
+        self._released = threading.Event()
         self._content = ""
 
     def acquire(self) -> None:
@@ -37,7 +38,8 @@ class Lock:
                 self._remove_if_stale()
         except OSError as error:
             raise cannot_write(self.path, error) from error
-        self._touched = time.monotonic()
+        self._released.clear()
+        threading.Thread(target=self._touch, daemon=True).start()
 
     def _create(self) -> bool:
         try:
@@ -84,13 +86,13 @@ class Lock:
         with tempfile.TemporaryFile(dir=self.path.parent) as probe:
             return os.fstat(probe.fileno()).st_mtime - self.path.stat().st_mtime
 
-    def touch(self) -> None:
-        if time.monotonic() - self._touched > BEAT:
-            self._touched = time.monotonic()
+    def _touch(self) -> None:
+        while not self._released.wait(BEAT):
             with contextlib.suppress(OSError):  # a run does not end for it
                 os.utime(self.path)
 
     def release(self) -> None:
+        self._released.set()
         with contextlib.suppress(OSError):
             if self.path.read_text() == self._content:  # a holder that was silent for too long may have lost it
                 self.path.unlink()

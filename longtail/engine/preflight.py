@@ -40,6 +40,7 @@ def preflight(stage: Stage, method: Method, loader: Loader, test: Loader, device
         set_training_mode(trial, stage)
         optimiser = build_optimiser(trial, stage.optim)
         part = next(split(next(iter(loader.epoch(0))), stage.accumulate))
+        trial.prepare([part])
         with device.autocast():
             losses = trial(part)
         loss = losses.per_sample.mean()

@@ -39,6 +39,8 @@ class Resume:
         state = checkpoint.load(self.folder)
         try:
             epoch, step, log = (0, 0, None) if state is None else self._put_back(state)
+        except LongtailError:
+            raise
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
             raise LongtailError(
                 f"the checkpoint in {self.folder} is not of this run ({type(error).__name__}): "

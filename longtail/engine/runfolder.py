@@ -129,10 +129,6 @@ class RunFolder:
             # A name that came from a folder may hold bytes that are not UTF-8; they are written as they were.
             file.write(text.getvalue().encode(errors="surrogateescape"))
 
-    def touch(self) -> None:
-        """Say that the run lives, for those on other machines. Call it every step; it costs nothing."""
-        self._lock.touch()
-
 
 def describe_environment() -> dict[str, Any]:
     """What decides a run's last bits. No names of machines or people."""

@@ -10,21 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from longtail.data.table import ImageTable
-from longtail.engine import dist, stages, trained
-from longtail.engine.device import Device, choose
-from longtail.engine.inputs import Inputs
+from longtail.engine import dist, stages
+from longtail.engine.device import Device
+from longtail.engine.faults import explained
 from longtail.engine.logs import Progress
 from longtail.engine.loop import Interrupted, duration
 from longtail.engine.runfolder import RunFolder
 from longtail.errors import LongtailError
-from longtail.evaluate.metrics import HEADLINE, Summary, render, summarise
-from longtail.files import read_json
+from longtail.evaluate.metrics import HEADLINE, render
 from longtail.methods import settings_of
-from longtail.prior import from_file, log_prior, uniform
-from longtail.recipe import Recipe, Stage, from_dict, to_dict
+from longtail.recipe import Recipe, Stage, to_dict
 
 
 def train_run(
@@ -47,11 +43,11 @@ def train_run(
     for line in first_lines(recipe, table, out, device, why or []):
         say(line)
     if dry_run:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, explained():
             runner.rehearse(recipe, table, Path(folder), device, progress, workers)
         return []
     try:
-        with _claimed(out, resume) as run:
+        with explained(), _claimed(out, resume) as run:
             if run is not None:
                 groups = stages.groups_of(recipe, table)
                 run.describe(to_dict(recipe))
@@ -59,6 +55,8 @@ def train_run(
                     table.classes, table.counts().tolist(), [groups.name(c) for c in range(table.num_classes)]
                 )
             dist.barrier()
+            if not out.exists():
+                raise LongtailError(f"rank {dist.rank()} has no {out}: put --out on storage that all machines share")
             with _signals() as stop_requested:
                 finished = runner.run(
                     recipe, table, out, device, progress=progress, stop_requested=stop_requested, workers=workers
@@ -99,7 +97,7 @@ def about_text(stage: Stage, table: ImageTable) -> list[str]:
 
 def last_table(finished: list[stages.Finished], columns: Mapping[str, str] = HEADLINE) -> str:
     """The last epoch of every answering stage, a student beside its teacher."""
-    rows = {f"{stage.method} ({stage.stage})": stage.summary for stage in finished}
+    rows = {f"{stage.method} ({stage.stage})": stage.summary for stage in finished if stage.summary}
     lines = ["", render(rows, columns), "the last epoch, answered as trained, in per cent"]
     for stage in finished:
         cost = "reused, trained in" if stage.reused else "trained in"
@@ -108,37 +106,6 @@ def last_table(finished: list[stages.Finished], columns: Mapping[str, str] = HEA
             f"  {stage.stage}: {stage.model}, {size}, {stage.epochs} epochs, {cost} {duration(3600 * stage.hours)}"
         )
     return "\n".join(lines)
-
-
-def evaluate_run(run: Path, prior: str, device: str = "auto") -> Summary:
-    """Answer a run's test images under a prior."""
-    recipe = from_dict(read_json(run / "config.json")["recipe"], str(run / "config.json"))
-    table, model = stages.load_data(recipe.data), trained.load(run)
-    trained.same_classes(table.classes, model.classes, run)
-    place = choose(recipe.precision, device)
-    model.to(place.torch, memory_format=place.memory_format)  # type: ignore[call-overload]
-    inputs = Inputs.of(recipe, table, place)
-    test = inputs.plain(inputs.reported)
-    answer = model.scores
-    if prior != "as-trained":
-        log_prior_c = read_prior(prior, table).to(place.torch)
-
-        def answer(images: torch.Tensor) -> torch.Tensor:
-            return model(images) + log_prior_c
-
-    groups = stages.groups_of(recipe, table)
-    return summarise(stages.count(answer, test, table.num_classes, place), table.counts(), lambda counts: groups)
-
-
-def read_prior(prior: str, table: ImageTable) -> torch.Tensor:
-    """`--prior` in words: uniform, the class mix of a split, or a file."""
-    if prior == "uniform":
-        return uniform(table.num_classes)
-    if prior in ("train", "val", "test"):
-        return log_prior(table.counts(prior))
-    if not Path(prior).exists():
-        raise LongtailError(f"--prior takes as-trained, uniform, train, test or a file, and there is no file {prior!r}")
-    return from_file(prior, table.classes)
 
 
 @contextlib.contextmanager
@@ -153,11 +120,11 @@ def _claimed(out: Path, resume: bool) -> Iterator[RunFolder | None]:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Callable[[], int | None]]:
-    """SIGINT and SIGTERM ask for a checkpoint at the end of the step; a second one does not ask."""
+    """SIGINT and SIGTERM ask for a checkpoint at the end of the step; a second SIGINT does not ask."""
     received: list[int] = []
 
     def note(number: int, frame: object) -> None:
-        if received:
+        if number == signal.SIGINT and number in received:
             raise KeyboardInterrupt
         received.append(number)
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail.ranks import ALONE, Ranks
+from longtail.template import at_least_float32
 
 
 class Projection(nn.Module):
@@ -35,7 +36,8 @@ class Projection(nn.Module):
 
 def batch_norm_of_rows(norm: nn.BatchNorm1d, x: Tensor, rows: Tensor, ranks: Ranks = ALONE) -> Tensor:
     """Training-mode BatchNorm whose mean and variance are those of the given rows; no shape depends on their number."""
-    x, weight = x.float(), rows.float()[:, None]
+    x = at_least_float32(x)
+    weight = rows.to(x.dtype)[:, None]
     count = weight.sum()
     mean = (x * weight).sum(dim=0) / count.clamp_min(1)
     square = ((x - mean).square() * weight).sum(dim=0)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -93,17 +94,19 @@ def test_what_cannot_be_judged_is_judged_by_its_silence(tmp_path: Path, content:
     assert json.loads(path.read_text())["process"] == os.getpid()
 
 
-def test_touching_a_lock_keeps_it_alive_and_is_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_holder_touches_its_lock_until_it_releases_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT", 0.01)
     path = tmp_path / ".lock"
     held = lock.Lock(path)
     held.acquire()
     os.utime(path, (0, 0))
-    held.touch()
-    assert path.stat().st_mtime == 0
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + lock.BEAT + 1)
-    held.touch()
+    while path.stat().st_mtime == 0:
+        time.sleep(0.01)
     assert time.time() - path.stat().st_mtime < 60
+    threads = threading.active_count()
+    held.release()
+    while threading.active_count() == threads:
+        time.sleep(0.01)
 
 
 def test_of_many_that_find_a_stale_lock_one_gets_it(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def table(results: dict) -> str:
     lines += [
         "",
         f"CIFAR-100-LT, imbalance 100, ResNet-32, seed {run['seed']}, one run each; top-1 % on the balanced test, "
-        f"{run['rule']}. {where['device']}, {where['threads']} thread, torch {where['versions']['torch']}, on a machine "
-        f"busy with other work. GML's teacher is the run above it ({duration(3600 * teacher['hours'])}).",
+        f"{run['rule']}. {where['device']}, {where['threads']} thread, torch {where['versions']['torch']}, on a "
+        f"machine busy with other work. GML's teacher is the run above it ({duration(3600 * teacher['hours'])}).",
     ]
     return "\n".join(lines)
 

@@ -36,7 +36,7 @@ from longtail.recipe import to_dict
 
 STRENGTHS = tuple(k / 10 for k in range(15))
 SHOWN, NEIGHBOURS = 5, 5
-WIDE = 5.0  # inches: text stays legible on a phone
+WIDE = 5.6  # inches: text stays legible on a phone
 THUMBNAIL = 96  # pixels
 
 RULE = "the last epoch, never a selected one, answered as trained"
@@ -235,9 +235,9 @@ def _sections(
             "How often an answer given with some confidence is right; on the dotted line confidence and accuracy "
             "agree. By the group of the answer, not of the true class, which a confidence cannot know. A larger point "
             "has more answers.",
-            [Figures([plots.reliability_diagram({p: b}, names) for p, b in bins.items() if b], narrow=True)],
+            [Figures([plots.reliability_diagram({p: b}, names) for p, b in bins.items() if b])],
         )
-    yield Section("Learning", "By epoch, the first seed of each.", [Figures(_curves(groups), narrow=True)])
+    yield Section("Learning", "By epoch, the first seed of each.", [Figures(_curves(groups))])
     yield _inside(groups)
     yield _gallery(groups, passed)
 
@@ -334,7 +334,7 @@ def _inside(groups: Sequence[Group]) -> Section | None:
         if not learned:
             tau: Any = with_bank[0].model.method.objective.log_tau
             text.append(f"tau_g was fixed at {float(tau.exp()):.3g}.")
-    return Section("Inside the mixture", " ".join(text), [Figures(figures, narrow=True)]) if figures else None
+    return Section("Inside the mixture", " ".join(text), [Figures(figures)]) if figures else None
 
 
 def _gallery(groups: Sequence[Group], passed: dict[str, Passed]) -> Section | None:

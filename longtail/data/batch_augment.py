@@ -83,13 +83,13 @@ def stacked(images: Tensor, u: Tensor) -> Tensor:
     return run(images, plan, IMAGENET_GREY, smooth=True)
 
 
-def sim(hue: float, probability: float) -> Callable[[Tensor, Tensor], Tensor]:
+def sim(hue: float, probability: float, blurred: bool = True) -> Callable[[Tensor, Tensor], Tensor]:
     """SimCLR's family: flip, jitter of .4 (hue apart) with a probability, grey (.2), blur (.5, deviation .1 to 2)."""
 
     def augment(images: Tensor, u: Tensor) -> Tensor:
         flip, jitter, grey, blur = u.tensor_split([1, 10, 11], 1)
-        plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, hue, probability), _grey(grey), _blur(blur)]
-        return run(images, plan)
+        plan = [_flip(flip), *colour_jitter(jitter, 0.4, 0.4, 0.4, hue, probability), _grey(grey)]
+        return run(images, [*plan, _blur(blur)] if blurred else plan)
 
     return augment
 
@@ -104,6 +104,7 @@ VIEWS: dict[str, View] = {
     "randaugment": View(jitter_rand_augment, 18, (0.08, 1.0)),
     "sim": View(sim(hue=0.0, probability=1.0), 13, (0.08, 1.0)),
     "simclr": View(sim(hue=0.1, probability=0.8), 13, (0.2, 1.0)),
+    "supcon": View(sim(hue=0.1, probability=0.8, blurred=False), 11, (0.2, 1.0)),  # SupCon's for CIFAR
     "randstack": View(stacked, 21, (0.08, 1.0)),
 }
 

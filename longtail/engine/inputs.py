@@ -21,6 +21,7 @@ from longtail.errors import LongtailError
 from longtail.models.backbone import is_clip, is_timm
 from longtail.recipe import Data, Recipe, Stage
 
+INAT_MEAN, INAT_STD = (0.466, 0.471, 0.380), (0.195, 0.194, 0.192)
 CIFAR_MEAN, CIFAR_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
 
@@ -100,8 +101,9 @@ class Inputs:
 
 
 def image_format(recipe: Recipe, table: ImageTable) -> ImageFormat:
-    """Size, mean and deviation: a CLIP's own, CIFAR's own, a timm model's own, else ImageNet's."""
-    model = recipe.stages[-1].model
+    """Size, mean and deviation: a CLIP's own, CIFAR's own, those of a timm model's weights, else ImageNet's."""
+    stage = recipe.stages[-1]
+    model, from_scratch = stage.model, not (stage.pretrained or stage.weights)
     if is_clip(model):
         from longtail.vision_language.clip import image_format as clip_format
 
@@ -113,5 +115,8 @@ def image_format(recipe: Recipe, table: ImageTable) -> ImageFormat:
 
         config = timm.get_pretrained_cfg(model)
         if config is not None:
-            return ImageFormat.of_timm(config.to_dict())
+            theirs = ImageFormat.of_timm(config.to_dict())
+            if from_scratch and recipe.data.source == "inat18":
+                return ImageFormat(theirs.size, INAT_MEAN, INAT_STD)
+            return ImageFormat(theirs.size) if from_scratch else theirs
     return ImageFormat(64) if not isinstance(table.images, PixelStore) else ImageFormat()

@@ -48,12 +48,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Figures:
+    """Beside each other where there is room, each about as wide as it was drawn, so that all text is of one size."""
+
     figures: Sequence[Figure]
-    narrow: bool = False  # several beside each other where there is room
 
     def html(self) -> str:
-        kind = "figures narrow" if self.narrow else "figures"
-        return f'<div class="{kind}">{"".join(f"<figure>{plots.svg(f)}</figure>" for f in self.figures)}</div>'
+        drawn = (f'<figure style="--width:{f.get_figwidth():g}in">{plots.svg(f)}</figure>' for f in self.figures)
+        return f'<div class="figures">{"".join(drawn)}</div>'
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def counts_and_accuracy(
     if log:
         counts_axis.set_yscale("log")
         counts_axis.yaxis.set_major_formatter("{x:g}")
-    smoothing = f" (lines: mean of {neighbours} neighbours)" if neighbours > 1 else ""
+    smoothing = f"\n(lines: mean of {neighbours} neighbours)" if neighbours > 1 else ""
     counts_axis.set_xlabel("classes, from most to fewest training images" + smoothing)
     counts_axis.set_ylabel("training images (grey)", color=_DARK)
     counts_axis.tick_params(axis="y", colors=_DARK)

@@ -1,7 +1,8 @@
 """PaCo's loss (Cui et al., ICCV 2021): contrasts and class centres in one softmax.
 
     D_i = { z_c + log p_c : c } u { v_i.k / tau : k }
-    L_i = -( beta lp(centre y) + alpha sum_{k of class y} lp(k) ) / ( beta + alpha #{k of class y} ),  lp = log softmax(D_i)
+    L_i = -( beta lp(centre y) + alpha sum_{k of class y} lp(k) ) / ( beta + alpha #{k of class y} )
+    lp  = log softmax(D_i)
 
 gamma weights the contrasts in the denominator. alpha = gamma = 0 is balanced softmax. `smooth` spreads a share of beta
 over the wrong centres.

@@ -99,7 +99,8 @@ class GML(nn.Module):
         self.register_buffer("log_mass", log_prior(counts))
         self.alpha, self.gamma, self.beta = alpha, gamma, beta
         self.kd_weight, self.kd_temperature = kd_weight, kd_temperature
-        self.student_views = ("class", "query")
+        # Nothing looks at the class view of an encoder that is trained by L_GML alone.
+        self.student_views = ("class", "query") if gamma or kd_weight else ("query",)
         self.key_views = ("key",) if bank == "ring" else ()
         self.wants_full_bank = bank == "full"
         self.wants_key_scores = kd_weight > 0

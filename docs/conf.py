@@ -1,0 +1,51 @@
+"""Sphinx configuration. `make docs` builds, runs the code in the pages and checks the links."""
+
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+sys.path.insert(0, str(Path(__file__).parent))
+import generate
+
+import longtail
+
+project, author, copyright = "longtail", "the longtail authors", "the longtail authors"
+version = release = longtail.__version__
+
+extensions = ["myst_parser", "sphinx.ext.doctest"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build", "_generated"]
+suppress_warnings = ["toc.empty_glob"]
+
+html_theme = "furo"
+html_title = "longtail"
+html_static_path = ["_static"]
+html_css_files = ["longtail.css"]
+html_show_sourcelink = False
+html_math_renderer = "mathml"
+
+linkcheck_ignore = [r"https?://"]  # the links inside the project; the outside world is not this build's business
+
+doctest_global_setup = """
+import os, tempfile
+os.chdir(tempfile.mkdtemp())
+"""
+
+
+def _inline_math(self, node: nodes.math) -> None:
+    self.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def _block_math(self, node: nodes.math_block) -> None:
+    self.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
+def setup(app) -> None:
+    # Browsers set MathML by themselves: no script, no font, no network.
+    app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
+    app.connect("builder-inited", lambda app: generate.write_pages(Path(app.srcdir)))

@@ -1,0 +1,285 @@
+"""The pages that are made from the code and from results/: one a method, the method table, the measured numbers.
+
+Called by conf.py at every build; nothing it writes is kept in the repository.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+import longtail.methods
+from longtail.methods import METHODS, settings_of
+from longtail.methods.published import Published
+from longtail.recipe import Stage
+
+ROOT = Path(__file__).parents[1]
+COLUMNS = ("likelihood", "samples", "prior", "numerator", "weight")
+GROUPS = ("many", "medium", "few")
+BENCHMARK = {"source": "cifar100-lt", "imbalance": 100}  # where methods are compared
+
+
+def write_pages(docs: Path) -> None:
+    pages = {"index": methods_index(), **{name: method_page(row) for name, row in METHODS.items()}}
+    _write_all(docs / "methods", pages)
+    _write_all(docs / "_generated", {"method_table": method_table(""), "measured": measured_table("methods/")})
+
+
+def _write_all(folder: Path, pages: dict[str, str]) -> None:
+    """Only what changed, so that a second build has little to do."""
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        if old.stem not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        path = folder / f"{name}.md"
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+# ---- methods ------------------------------------------------------------------------------------------------------
+
+
+def module_of(row: Published) -> ModuleType:
+    """The file a row stands in."""
+    for found in pkgutil.iter_modules(longtail.methods.__path__, "longtail.methods."):
+        module = importlib.import_module(found.name)
+        if any(value is row for value in vars(module).values()):
+            return module
+    raise AssertionError(f"{row.name} is in no file of longtail/methods")
+
+
+def method_table(folder: str) -> str:
+    """The table of the field, each row linked to its page."""
+    head = ["method", *COLUMNS, "stages"]
+    rows = [
+        [f"[{row.name}]({folder}{row.name}.md)", *(getattr(row, c) for c in COLUMNS), str(len(stages_of(row)))]
+        for row in METHODS.values()
+    ]
+    return _table(head, rows)
+
+
+def methods_index() -> str:
+    toctree = "\n".join(METHODS)
+    return f"""# Methods
+
+Every method is the [same formula](../template.md) with other arguments. A row is a file in `longtail/methods/`, a
+column is an argument. *Samples* are the points a class's likelihood is made of, *prior* is what training added to the
+scores, *numerator* says whether the log-mean-exp is exact or bounded by Jensen's inequality, *weight* is what
+multiplies the loss of a sample.
+
+{method_table("")}
+
+Which one to take for your data is on [another page](../choose.md).
+
+```{{toctree}}
+:hidden:
+
+{toctree}
+```
+"""
+
+
+def method_page(row: Published) -> str:
+    module = module_of(row)
+    source = Path(inspect.getfile(module)).relative_to(ROOT).as_posix()
+    title, body = _docstring(module)
+    elsewhere = inspect.getmodule(row.objective)
+    assert elsewhere is not None
+    if not elsewhere.__name__.startswith("longtail.methods."):  # the arithmetic stands in another folder
+        body = "\n\n".join([body, *_docstring(elsewhere)])
+    facts = _table(["", ""], [[column, getattr(row, column)] for column in ("paper", *COLUMNS)])
+    return f"""# {row.name}
+
+{title}
+
+{body}
+
+{when_not(row.name)}## Its row
+
+{facts}
+
+## Stages
+
+{stages_text(row)}
+
+## Settings
+
+{settings_table(row)}
+
+Set one on the command line with `--set name=value`.
+
+## Our number beside the published one
+
+{numbers(row.name)}
+
+## The file
+
+<details><summary><code>{source}</code></summary>
+
+```{{literalinclude}} ../../{source}
+:language: python
+```
+
+</details>
+"""
+
+
+def _docstring(module: ModuleType) -> tuple[str, str]:
+    """First sentence and the rest, which is Markdown as it stands."""
+    title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
+    return title.replace("\n", " "), re.sub(r" {4,}(\(eq\.)", r"    \1", body)  # a page is narrower than a file
+
+
+def when_not(name: str) -> str:
+    sentence = yaml.safe_load((ROOT / "docs/when_not.yaml").read_text()).get(name)
+    return f"## When not to use it\n\n{sentence}\n\n" if sentence else ""
+
+
+def stages_of(row: Published) -> tuple[Stage, ...]:
+    return row.stages(Stage(method=row.name, epochs=90))
+
+
+def stages_text(row: Published) -> str:
+    """What one command trains, in order."""
+    lines = []
+    for stage in stages_of(row):
+        said = [f"`{stage.method}`"]
+        said.append("the head alone, on frozen features" if stage.trains == "head" else "backbone and head")
+        said += [f"starting from the stage `{stage.start_from}`"] * bool(stage.start_from)
+        said += [KEYS.get(stage.keys, f"keys from the stage `{stage.keys}`")] * bool(stage.keys)
+        said += [f"sampler {stage.sampler}"] * (stage.sampler != "instance")
+        said.append(f"{stage.epochs / 90:.2g} of the epochs" if stage.epochs not in (0, 90) else "all epochs")
+        if stage.epochs == 0:
+            said[-1] = "no training"
+        said += ["does not answer"] * (not stage.answers)
+        lines.append(f"{len(lines) + 1}. **{stage.name}**: {', '.join(said)}")
+    return "\n".join(lines)
+
+
+KEYS = {"momentum": "keys from a moving average of itself", "frozen": "keys from itself as it starts"}
+
+
+def settings_table(row: Published) -> str:
+    """Name, default, and the comment that stands beside it in the code."""
+    source = inspect.getsource(row.objective)
+    rows = []
+    for name, default in settings_of(row.name).items():
+        comment = re.search(rf"^\s*{name}:[^#\n]*#\s*(.*)$", source, re.MULTILINE)
+        shown = f"{default:.4g}" if isinstance(default, float) else repr(default)
+        rows.append([f"`{name}`", f"`{shown}`", comment[1] if comment else ""])
+    return _table(["setting", "default", ""], rows) if rows else "There is nothing to set."
+
+
+# ---- numbers ------------------------------------------------------------------------------------------------------
+
+
+def runs() -> list[list[dict[str, Any]]]:
+    """The recorded runs, those that differ by their seed alone together."""
+    groups = defaultdict(list)
+    for path in sorted((ROOT / "results").glob("*.json")):
+        entry = json.loads(path.read_text())
+        if isinstance(entry, dict) and {"method", "summary", "seed"} <= entry.keys():
+            groups[re.sub(rf"[-_](s|seed)?{entry['seed']}$", "", entry["name"])].append(entry)
+    return list(groups.values())
+
+
+def published() -> list[dict[str, Any]]:
+    return json.loads((ROOT / "results/published/paper.json").read_text())["rows"]
+
+
+def numbers(method: str) -> str:
+    """A row an experiment: what is published of it and what was measured here, either of which may be missing."""
+    ours = [group for group in runs() if group[0]["method"] == method]
+    rows = []
+    for row in published():
+        if row["method"] == method and "accuracy" in row:
+            same = [group for group in ours if _is_experiment(group[0], row)]
+            ours = [group for group in ours if group not in same]
+            model = row["model"] + (f" from {row['teacher']}" if row.get("teacher") else "")
+            where = [_data(row), model, str(row["epochs"] or "")]
+            theirs = f"{_published(row)}, table {row['table']}"
+            rows += [[*where, theirs, _measured(group), _name(group)] for group in same] or [[*where, theirs, "", ""]]
+    for group in ours:
+        run = group[0]
+        rows.append([_data(run["data"]), run["model"], str(run["epochs"]), "", _measured(group), _name(group)])
+    if not rows:
+        return "None is recorded in `results/` yet, and the paper of GML has none."
+    table = _table(["data", "model", "epochs", "published", "ours", "run"], rows)
+    return f"{table}\n\nPublished: in the paper of GML. {CAPTION}"
+
+
+CAPTION = (
+    "Accuracy on the balanced test set in per cent, in brackets that of the many-, medium- and few-shot classes. Ours "
+    "is always the last epoch, answered as trained; ± is the sample standard deviation over seeds, an asterisk marks a "
+    "single seed."
+)
+
+
+def measured_table(folder: str) -> str:
+    """The comparison's own benchmark, best first."""
+    groups = [g for g in runs() if BENCHMARK.items() <= g[0]["data"].items()]
+    if not groups:
+        return "No run of the comparison is recorded in `results/` yet."
+    groups.sort(key=lambda group: -_mean(group, "accuracy"))
+    rows = [
+        [
+            f"[{group[0]['method']}]({folder}{group[0]['method']}.md)",
+            group[0]["model"],
+            str(group[0]["epochs"]),
+            _measured(group),
+            f"{sum(stage['hours'] for run in group for stage in run['stages']) / len(group):.2g}",
+            _name(group),
+        ]
+        for group in groups
+    ]
+    head = ["method", "model", "epochs", "accuracy (many / medium / few)", "hours", "run"]
+    return f"{_table(head, rows)}\n\n{CAPTION} Hours are of all stages, a teacher's included."
+
+
+def _is_experiment(run: dict[str, Any], row: dict[str, Any]) -> bool:
+    data = run["data"]
+    return (data["source"], run["model"], run["epochs"]) == (row["data"], row["model"], row["epochs"]) and (
+        "imbalance" not in row or data["imbalance"] == row["imbalance"]
+    )
+
+
+def _name(group: list[dict[str, Any]]) -> str:
+    return f"`{group[0]['name']}`" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
+
+
+def _data(data: dict[str, Any]) -> str:
+    """Of a run's data, or of a published row."""
+    name = data.get("source") or data["data"]
+    return name + (f" {data['imbalance']:g}" if data.get("imbalance") else "")
+
+
+def _published(row: dict[str, Any]) -> str:
+    groups = [f"{row[name]}" for name in GROUPS if name in row]
+    return f"{row['accuracy']}" + (f" ({' / '.join(groups)})" if groups else "")
+
+
+def _measured(group: list[dict[str, Any]]) -> str:
+    accuracies = [100 * run["summary"]["accuracy"] for run in group]
+    error = f" ± {statistics.stdev(accuracies):.1f}" if len(group) > 1 else "\\*"
+    by_group = [f"{_mean(group, name):.1f}" for name in GROUPS if group[0]["summary"].get(name) is not None]
+    return f"{statistics.mean(accuracies):.1f}{error}" + (f" ({' / '.join(by_group)})" if by_group else "")
+
+
+def _mean(group: list[dict[str, Any]], name: str) -> float:
+    return 100 * statistics.mean(run["summary"][name] for run in group)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

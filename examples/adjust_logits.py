@@ -1,0 +1,52 @@
+"""Scores of another library's model, answered for a balanced test without training anything.
+
+    python examples/adjust_logits.py
+
+A second: scikit-learn's logistic regression on its digits with a long tail, and the file of scores that
+`longtail adjust` takes too.
+"""
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from longtail.data import benchmarks
+from longtail.evaluate import logits
+
+TARGET = 0.05  # balanced accuracy that taking the training prior out must add
+
+table = benchmarks.load("digits-lt", imbalance=50)
+pixels = table.images.pixels[..., 0].reshape(len(table), -1) / 255
+train, test = table.rows("train"), table.rows("test")
+model = LogisticRegression(max_iter=1000).fit(pixels[train], table.labels[train])
+
+
+def balanced_accuracy(scores: np.ndarray) -> float:
+    right = scores.argmax(1) == table.labels[test]
+    return float(np.mean([right[table.labels[test] == c].mean() for c in range(table.num_classes)]))
+
+
+# Scores before the softmax, and what nobody can read off them: which prior they carry. Cross-entropy on the images as
+# they come leaves the training mix in the scores, so "train".
+np.savez(
+    "scores.npz",
+    scores=model.decision_function(pixels[test]),
+    labels=table.labels[test].astype(np.int64),
+    classes=table.classes,
+    counts=table.counts(),
+    prior="train",
+)
+before = logits.load("scores.npz")
+after = logits.adjust(before, prior=np.full(table.num_classes, 1 / table.num_classes))
+logits.save("adjusted.npz", after)
+
+print(f"as they came         {balanced_accuracy(before.scores):.3f}")
+print(f"training prior out   {balanced_accuracy(after.scores):.3f}   ({after.adjusted})")
+gain = balanced_accuracy(after.scores) - balanced_accuracy(before.scores)
+assert gain > TARGET, f"a gain of {gain:.3f} is below {TARGET}"
+
+try:
+    logits.adjust(logits.load("adjusted.npz"), prior=np.full(table.num_classes, 1 / table.num_classes))
+except ValueError as error:
+    print(f"a second time        {error}")
+else:
+    raise AssertionError("scores were adjusted twice")

@@ -445,6 +445,37 @@ def data(
         raise SystemExit(prepared.exit_code)
 
 
+def queue(
+    file: Positional[Path],
+    /,
+    runs: Path = Path("runs/queue"),
+    results: Path = Path("results"),
+    dry_run: bool = False,
+) -> None:
+    """Work off a list of runs one at a time; carries on where it was cut off, and keeps what it finishes.
+
+    Args:
+        file: YAML: `jobs`, each with a `name` and what to `run`; see longtail/engine/queue.py.
+        runs: where the runs and their checkpoints are.
+        results: where the numbers and the final weights go; what has a file there is done.
+        dry_run: say what would be run, and stop.
+    """
+    from longtail.engine import queue as queues
+
+    jobs = queues.read_jobs(file)
+    if dry_run:
+        for job in jobs:
+            done = (results / f"{job.name}.json").exists()
+            print(f"{'done' if done else 'to do':5s}  {job.name}: longtail {' '.join(job.arguments)}")
+        return
+    outcomes = queues.work(jobs, runs, results)
+    print(queues.summary(outcomes, jobs))
+    if failed := [outcome for outcome in outcomes if outcome.how == "failed"]:
+        raise LongtailError(
+            f"{len(failed)} of {len(jobs)} jobs failed, the first: {failed[0].job.name}, {failed[0].why}"
+        )
+
+
 def list_(what: Positional[str] = "methods", /) -> None:
     """What there is to choose from.
 
@@ -480,6 +511,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": export,
     "inspect": inspect,
     "data": data,
+    "queue": queue,
     "list": list_,
 }
 

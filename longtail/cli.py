@@ -114,6 +114,7 @@ def train(
 
     why: list[str] = []
     task_of: dict[str, Any] = {}
+    table: Any  # of images, or for a segmentation of pixels
     if config is not None and recipes.load(config).pixels is not None:
         task = "segmentation"
     if task not in ("classification", "segmentation"):
@@ -476,6 +477,57 @@ def queue(
         )
 
 
+def reproduce(
+    name: Positional[str],
+    /,
+    preset: Literal["paper", "authors"] = "paper",
+    stage: str | None = None,
+    teacher: Path | None = None,
+    data_root: Path | None = None,
+    seed: int = 0,
+    precision: str = "auto",
+    device: str = "auto",
+    workers: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    print_config: bool = False,
+) -> None:
+    """Run an experiment of the paper, and say whether its number came out; `longtail list recipes` names them.
+
+    Args:
+        name: the recipe.
+        preset: to the paper's letter, or with the settings of the authors' script where there is one.
+        stage: this one alone, which can be used as --teacher later.
+        teacher: the folder of a finished run, in place of the recipe's first stage.
+        data_root: where benchmarks lie; else the environment variable LONGTAIL_DATA.
+        seed: of weights, order and augmentation.
+        precision: auto, float32 or bfloat16.
+        device: auto, cpu, cuda or mps.
+        workers: processes that read images; batches do not depend on their number.
+        out: the run folder; runs/NAME, with what else was said, if not given.
+        resume: carry on in the run folder, bit for bit.
+        print_config: print the resolved recipe and stop.
+    """
+    from longtail import recipe as recipes
+    from longtail import reproduce as reproducing
+
+    recipe = reproducing.recipe_of(
+        name,
+        preset=preset,
+        stage=stage,
+        teacher=str(teacher) if teacher else None,
+        data_root=str(data_root) if data_root else None,
+        seed=seed,
+        precision=precision,
+    )
+    if print_config:
+        print(json.dumps(recipes.to_dict(recipe), indent=1))
+        return
+    said = (recipe.name, preset if preset != "paper" else "", f"s{seed}" if seed else "")
+    out = out or Path("runs") / "-".join(part for part in said if part)
+    print(reproducing.reproduce(name, recipe, out, device=device, resume=resume, workers=workers))
+
+
 def list_(what: Positional[str] = "methods", /) -> None:
     """What there is to choose from.
 
@@ -497,8 +549,15 @@ def list_(what: Positional[str] = "methods", /) -> None:
 
         print("\n".join(f"{name:15s} imbalance {imbalance}" for name, imbalance in BENCHMARKS.items()))
         print("or the path of a folder of class folders, or of a CSV, TSV, TXT or parquet file")
+    elif what == "recipes":
+        from longtail.recipes import RECIPES
+        from longtail.recipes.stated import stated
+
+        for name, recipe in RECIPES.items():
+            said = stated(recipe)
+            print(f"{name}: {said.title}\n    expected {said.fields['Expected']}; {said.fields['Time']}")
     else:
-        raise LongtailError(f"list takes methods, models or datasets, not {what!r}")
+        raise LongtailError(f"list takes methods, models, datasets or recipes, not {what!r}")
 
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -512,6 +571,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "inspect": inspect,
     "data": data,
     "queue": queue,
+    "reproduce": reproduce,
     "list": list_,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -9,6 +11,8 @@ import torch
 
 from longtail.engine import dist
 from longtail.errors import LongtailError
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ def choose(precision: str = "auto", device: str = "auto") -> Device:
         torch.cuda.set_device(kind)
     if precision not in ("auto", "float32", "bfloat16"):
         raise LongtailError(f"precision is auto, float32 or bfloat16, not {precision!r}")
+    if kind.type == "cpu":
+        keep_freed_memory()
     gains = precision == "bfloat16" or (precision == "auto" and _bfloat16_is_fast(kind))
     return Device(kind, torch.bfloat16 if gains else torch.float32, channels_last=kind.type != "mps")
 
@@ -53,3 +59,14 @@ def _bfloat16_is_fast(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to keep what a step frees: the next one needs it again. Nothing happens where the C library is another.
+
+    By default large blocks go back to the system, which hands them out again zeroed, page by page. On a CPU that was
+    measured to cost a sixth of a CIFAR step. The largest memory a process has does not change, only when it gives back.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt and (mallopt(_M_MMAP_THRESHOLD, 2**30) or mallopt(_M_MMAP_THRESHOLD, 2**25)):
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

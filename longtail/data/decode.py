@@ -28,7 +28,7 @@ class BadImage(LongtailError):
 def decode(encoded: bytes, name: str) -> np.ndarray:
     """`name` is what messages call the image."""
     try:
-        with Image.open(io.BytesIO(encoded), formats=_formats()) as image:
+        with Image.open(io.BytesIO(encoded), formats=formats()) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
                 raise BadImage(f"{name} is {width} x {height} pixels, over the limit of {MAX_PIXELS:,}: scale it down.")
@@ -44,7 +44,7 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
 
 
 @cache
-def _formats() -> list[str]:
+def formats() -> list[str]:
     """Those that this Pillow was built with."""
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]

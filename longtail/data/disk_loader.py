@@ -18,6 +18,7 @@ from longtail.data.batch_crop import CROP_DRAWS, crop_boxes
 from longtail.data.decode import BadImage
 from longtail.data.loader import Order, Shard, draw
 from longtail.data.table import ImageStore, ImageTable
+from longtail.data.workers import leave_signals_to_the_run
 from longtail.types import Batch
 
 OnBadImage = Literal["stop", "skip", "replace"]
@@ -136,6 +137,7 @@ class DiskLoader:
             collate_fn=_as_it_is,  # type: ignore[arg-type]
             pin_memory=self.device.type == "cuda",
             persistent_workers=workers > 0,
+            worker_init_fn=leave_signals_to_the_run,
             generator=torch.Generator(),  # for the seeds it gives its workers; else it would draw from everybody's
         )
 

@@ -6,6 +6,7 @@ thread of its own does that, because an evaluation or the reading of a large dat
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -42,17 +43,33 @@ class Lock:
         threading.Thread(target=self._touch, daemon=True).start()
 
     def _create(self) -> bool:
+        """Written aside and then linked: a process killed in between leaves no lock whose holder cannot be read."""
+        aside = self._aside()
         try:
-            file = open(self.path, "x")  # noqa: SIM115  (closed below; what fails there is another error)
+            aside.write_text(self._content)
+            try:
+                os.link(aside, self.path)
+            except (FileExistsError, FileNotFoundError):  # held; or its holder has tidied up, the aside with it
+                return False
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                return self._create_without_links()
+            return True
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+
+    def _create_without_links(self) -> bool:
+        try:
+            with open(self.path, "x") as file:
+                file.write(self._content)
         except FileExistsError:
             return False
-        try:
-            with file:
-                file.write(self._content)
-        except OSError:
-            self.path.unlink()
-            raise
         return True
+
+    def _aside(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
 
     def _remove_if_stale(self) -> None:
         """Return with the lock gone, or raise because its holder lives."""
@@ -73,7 +90,7 @@ class Lock:
                 f"or, if that run has died, try again in {SILENCE / 60:.0f} minutes"
             )
         # Of several runs that find it stale one gets to move it away; who moves another's new lock puts it back.
-        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        aside = self._aside()
         with contextlib.suppress(FileNotFoundError):
             os.replace(self.path, aside)
             if aside.read_bytes() != written:

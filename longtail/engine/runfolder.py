@@ -68,8 +68,10 @@ class RunFolder:
 
     def _look(self) -> None:
         """What is in the folder already? Called with the lock held."""
-        for leftover in self.path.glob("*.tmp"):  # of a process that was killed
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        # Of a process that was killed; in a folder that is no run's, only what is surely ours.
+        ours = ("*.tmp",) if self._is_run() else ("config.json.tmp", f"{self._lock.path.name}.*.tmp")
+        for leftover in [path for name in ours for path in self.path.rglob(name)]:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
         if self._is_run():
             finished = (self.path / "result.json").exists()
             if not self.resume and (finished or self._has_found()):

@@ -17,9 +17,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from longtail.data.batch_augment import normalise
+from longtail.data.decode import BadImage
 from longtail.data.loader import Order, Shard
 from longtail.data.randomness import keys, uniforms
 from longtail.data.samplers import order as permutation
+from longtail.data.workers import leave_signals_to_the_run
 from longtail.segmentation.augment import Crops, Whole
 from longtail.segmentation.masks import OUTSIDE
 from longtail.segmentation.table import PixelTable
@@ -53,8 +55,12 @@ class _Pairs:
     def __init__(self, table: PixelTable, view: Crops | Whole):
         self.table, self.view = table, view
 
-    def __getitem__(self, request: _Request) -> tuple[Tensor, Tensor, Tensor]:
-        pairs = [self.view.cut(*self.table.pair(int(row)), u.numpy()) for row, u in zip(*request, strict=True)]
+    def __getitem__(self, request: _Request) -> tuple[Tensor, Tensor, Tensor] | str:
+        """A sentence where an image is bad: an exception would leave a worker wrapped in its traceback."""
+        try:
+            pairs = [self.view.cut(*self.table.pair(int(row)), u.numpy()) for row, u in zip(*request, strict=True)]
+        except BadImage as error:
+            return str(error)
         images, masks = (torch.from_numpy(np.stack(part)) for part in zip(*pairs, strict=True))
         images = self.view.colour(images.permute(0, 3, 1, 2).contiguous(), request.u)
         return images, masks, torch.from_numpy(request.rows)
@@ -94,15 +100,18 @@ class PixelLoader:
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         requests = list(self._requests(epoch, start_step))
         pinned = self.device.type == "cuda"
-        for images, masks, rows in DataLoader(
+        for answer in DataLoader(
             self.pairs,  # type: ignore[arg-type]
             sampler=requests,  # type: ignore[arg-type]
             batch_size=None,
             num_workers=self.workers,
             pin_memory=pinned,
+            worker_init_fn=leave_signals_to_the_run,
             generator=torch.Generator(),  # for the seeds it gives its workers; else it would draw from everybody's
         ):
-            yield self._batch(*(part.to(self.device, non_blocking=pinned) for part in (images, masks, rows)))
+            if isinstance(answer, str):
+                raise BadImage(answer)
+            yield self._batch(*(part.to(self.device, non_blocking=pinned) for part in answer))
 
     def _requests(self, epoch: int, start_step: int) -> Iterator[_Request]:
         rows = self.order(epoch)

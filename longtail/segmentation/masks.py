@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from longtail.data.decode import MAX_PIXELS, BadImage
+from longtail.data.decode import MAX_PIXELS, BadImage, formats
 from longtail.data.table import FileStore
 from longtail.errors import LongtailError
 
@@ -104,7 +104,7 @@ class Masks:
         """uint8 [H, W]: a class or VOID."""
         encoded, name = self.files.content(i), self.name(i)
         try:
-            with Image.open(io.BytesIO(encoded)) as picture:
+            with Image.open(io.BytesIO(encoded), formats=formats()) as picture:
                 if picture.width * picture.height > MAX_PIXELS:
                     raise BadImage(f"{name} is over the limit of {MAX_PIXELS:,} pixels: scale it down.")
                 in_colour = picture.mode not in ("1", "L", "P") and not picture.mode.startswith("I")

@@ -20,7 +20,7 @@ import pyarrow as pa
 from PIL import Image
 
 from longtail.data.benchmarks import data_root
-from longtail.data.decode import BadImage
+from longtail.data.decode import BadImage, formats
 from longtail.data.folders import IMAGE_SUFFIXES
 from longtail.data.table import SPLITS, FileStore
 from longtail.errors import LongtailError
@@ -115,7 +115,7 @@ def _same_size(image: Path, mask: Path) -> None:
     sizes = []
     for path in (image, mask):
         try:
-            with Image.open(path) as picture:
+            with Image.open(path, formats=formats()) as picture:
                 sizes.append(picture.size)
         except Exception as error:  # Pillow's plug-ins raise what they like
             raise BadImage(f"{path} cannot be opened ({error}): replace it or take the pair away.") from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import json
 import os
 import subprocess
@@ -130,6 +131,30 @@ def test_of_many_that_find_a_stale_lock_one_gets_it(tmp_path: Path) -> None:
     assert sorted(codes) == [0] + [1] * 7
 
 
+@pytest.mark.parametrize(("where", "what"), [(Path, "write_text"), (os, "link"), (Path, "unlink")])
+def test_a_process_killed_while_it_locks_leaves_no_riddle(tmp_path: Path, where: Any, what: str) -> None:
+    """The next one need not wait until a lock that cannot be read has been silent for minutes."""
+    path = tmp_path / ".lock"
+    if (child := os.fork()) == 0:
+        setattr(where, what, lambda *_, **__: os._exit(9))
+        lock.Lock(path).acquire()
+    os.waitpid(child, 0)
+    lock.Lock(path).acquire()
+    assert json.loads(path.read_text())["process"] == os.getpid()
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / ".lock"
+    lock.Lock(path).acquire()
+    with pytest.raises(LongtailError, match=f"in use by process {os.getpid()}"):
+        lock.Lock(path).acquire()
+    assert [file.name for file in tmp_path.iterdir()] == [".lock"]
+
+
 def test_the_lock_tells_no_name(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     lock.Lock(path).acquire()
@@ -182,7 +207,9 @@ def test_an_unfinished_run_is_continued_only_on_request(tmp_path: Path) -> None:
         stopped_run(tmp_path, KeyboardInterrupt(), "metrics.jsonl", resume=True)
     with pytest.raises(LongtailError, match="holds an unfinished run: continue it with --resume"):
         RunFolder(tmp_path).__enter__()
-    (tmp_path / "config.json.tmp").touch()  # of a process that was killed
+    for leftover in ("config.json.tmp", ".lock.1.tmp", "teacher/tmp1.tmp/state.safetensors"):  # of a killed process
+        (tmp_path / leftover).parent.mkdir(exist_ok=True)
+        (tmp_path / leftover).touch()
     with RunFolder(tmp_path, resume=True) as run:
         assert run.resumed
         run.describe(RECIPE | {"data": {"source": "digits-lt", "root": "/moved"}})
@@ -226,7 +253,15 @@ def test_a_run_that_was_killed_before_it_found_anything_may_be_started_anew(tmp_
     assert json.loads((tmp_path / "config.json").read_text())["recipe"]["seed"] == 1
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "config.json"])
+def test_a_run_that_was_killed_while_it_described_itself_may_be_started_anew(tmp_path: Path) -> None:
+    for leftover in ("config.json.tmp", ".lock.1.tmp"):
+        (tmp_path / leftover).touch()
+    with RunFolder(tmp_path, resume=True) as run:
+        assert not run.resumed
+        assert files(tmp_path) == [".lock"]
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "config.json", "notes.tmp"])
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_folder_of_something_else_is_not_touched(tmp_path: Path, name: str, resume: bool) -> None:
     (tmp_path / name).write_text('{"seed": 1}')

@@ -10,12 +10,13 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from longtail.data import benchmarks
+from longtail.data.loader import pixel_tensor
 from longtail.evaluate import logits
 
 TARGET = 0.05  # balanced accuracy that taking the training prior out must add
 
 table = benchmarks.load("digits-lt", imbalance=50)
-pixels = table.images.pixels[..., 0].reshape(len(table), -1) / 255
+pixels = pixel_tensor(table)[:, 0].flatten(1).numpy() / 255
 train, test = table.rows("train"), table.rows("test")
 model = LogisticRegression(max_iter=1000).fit(pixels[train], table.labels[train])
 

@@ -26,6 +26,7 @@ class PatchMixer(nn.Module):
         super().__init__()
         assert num_classes == 0, "only features are asked of a backbone"
         self.num_features = dim  # timm's word for the width of the features
+        self.pretrained_cfg = {}  # and for where weights would come from
         self.patches = nn.Conv2d(3, dim, 4, stride=4)
         places = (image_size // 4) ** 2
         self.places = nn.ModuleList(self._mlp(places) for _ in range(2))
@@ -44,10 +45,8 @@ class PatchMixer(nn.Module):
 
 
 @register_model
-def patch_mixer(num_classes: int = 0, **_) -> nn.Module:  # timm also says where weights would come from
-    model = PatchMixer(num_classes=num_classes)
-    model.pretrained_cfg = {}
-    return model
+def patch_mixer(num_classes: int = 0, **_) -> nn.Module:
+    return PatchMixer(num_classes=num_classes)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from longtail.data import benchmarks
+from longtail.data.loader import pixel_tensor
 from longtail.evaluate.priors import answers, resample, shifted_prior
 from longtail.methods import balanced_softmax
 from longtail.prior import prior_free
@@ -19,7 +20,7 @@ TARGET = 0.05  # accuracy that knowing the place must add where the tail is the 
 
 torch.manual_seed(0)
 table = benchmarks.load("digits-lt", imbalance=10)
-images = torch.from_numpy(table.images.pixels).permute(0, 3, 1, 2)[:, :1].float() / 255
+images = pixel_tensor(table)[:, :1].float() / 255
 labels, counts = torch.from_numpy(table.labels).long(), table.counts()
 train, test = torch.from_numpy(table.rows("train")), torch.from_numpy(table.rows("test"))
 

@@ -31,10 +31,13 @@ FOR_TRAINING = (BANK, "objective.queue.", "objective.memory.")  # what a model c
 class Model(nn.Module):
     """images [B, 3, H, W], normalised as the card says -> prior-free log-likelihoods [B, C]."""
 
-    def __init__(self, method: Method, card: dict[str, Any]) -> None:
+    answer_log_prior: Tensor  # [C], of an adjusted model alone
+
+    def __init__(self, method: Method, card: dict[str, Any], path: Path) -> None:
         super().__init__()
         self.method = method
         self.card = card
+        self.path = path  # the run folder or the file it was read from
         self.classes: tuple[str, ...] = tuple(card["classes"])
         self.adjusted: dict[str, Any] = card.get(
             "adjusted", {}
@@ -122,7 +125,7 @@ def load(folder: str | Path) -> Model:
         )
     if (folder / "bank.safetensors").exists():
         objective.bank = _load_bank(folder / "bank.safetensors", frozen=card["settings"].get("bank") == "full")
-    return Model(method, card).eval().requires_grad_(False)
+    return Model(method, card, folder).eval().requires_grad_(False)
 
 
 def _load_bank(path: Path, frozen: bool) -> Bank:

@@ -71,7 +71,7 @@ def average_weight(first_nc: np.ndarray, second_nc: np.ndarray, labels: np.ndarr
 
     def loss_and_gradient(ab: np.ndarray) -> tuple[float, np.ndarray]:
         scores = np.tensordot(ab, pair, 1) + log_prior
-        log_sum = logsumexp(scores, axis=1)
+        log_sum = np.asarray(logsumexp(scores, axis=1))
         expected = (np.exp(scores - log_sum[:, None]) * pair).sum(2)
         loss = (log_sum - ab @ true).mean() + _PULL / 2 * ((ab - 1) ** 2).sum()
         return float(loss), (expected - true).mean(1) + _PULL * (ab - 1)

@@ -37,6 +37,11 @@ def alone(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
+def together(views: tuple[Tensor, ...]) -> Tensor:
+    """All views as one batch; a single one is not copied."""
+    return views[0] if len(views) == 1 else torch.cat(views)
+
+
 class Method(nn.Module):
     """Backbone + objective (+ a key encoder: a frozen teacher, or a momentum copy)."""
 
@@ -72,7 +77,7 @@ class Method(nn.Module):
             batch = batch._replace(views=(mixed_images, *batch.views[1:]))
         student, others = batch.views[: len(names)], batch.views[len(names) :]
         # One pass over all student views, as the authors do: they share their batch statistics.
-        features = self.backbone(torch.cat(student) if len(student) > 1 else student[0]).chunk(len(names))
+        features = self.backbone(together(student)).chunk(len(names))
         extras |= dict(zip(names[1:], features[1:], strict=True))
         if self.key_encoder is not None:
             extras |= self._ask_key_encoder(batch, others)
@@ -90,7 +95,7 @@ class Method(nn.Module):
         wanted = class_view + key_views
         if not wanted:
             return {}
-        features, scores = self.key_encoder(torch.cat(wanted) if len(wanted) > 1 else wanted[0])
+        features, scores = self.key_encoder(together(wanted))
         size, extras = len(batch.labels), {}
         if wants_keys:
             extras["keys"] = features[-size:]

@@ -14,7 +14,7 @@ of a classifier trained with the long tail's own labels, and say nothing about C
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
 import time
 from dataclasses import dataclass, replace
@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-import tyro
 from safetensors.torch import save
 from torch import Tensor
 
@@ -84,6 +83,8 @@ def pretrain(
     data: Captioned, out: Path, *, epochs: int = 12, batch_size: int = 256, lr: float = 1e-3, seed: int = 0
 ) -> None:
     """Every caption of an image's class in the batch is a right one, as in `contrast.py`; two towers, one AdamW."""
+    steps_an_epoch = len(data.labels) // batch_size
+    assert steps_an_epoch, f"{len(data.labels)} images are no batch of {batch_size}"
     out.mkdir(parents=True, exist_ok=True)
     preprocess = {"size": FORMAT.size, "mean": FORMAT.mean, "std": FORMAT.std, "interpolation": FORMAT.interpolation}
     write_json(out / "open_clip_config.json", {"model_cfg": MODEL, "preprocess_cfg": preprocess})
@@ -95,10 +96,10 @@ def pretrain(
         [{"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
          {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}], lr=lr,
     )  # fmt: skip
-    steps_an_epoch = len(data.labels) // batch_size
     view, started = VIEWS["weak"], time.monotonic()
     for epoch in range(epochs):
         order = keys(seed, epoch, torch.arange(len(data.labels)), _ORDER).argsort()
+        loss = torch.zeros(())
         for step in range(steps_an_epoch):
             here = torch.arange(step * batch_size, (step + 1) * batch_size)
             row, key = order[here], keys(seed, epoch, here)
@@ -129,36 +130,24 @@ def pretrain(
         file.write(save({name: x.contiguous() for name, x in state.items()}))
 
 
-def main(
-    out: tyro.conf.Positional[Path],
-    /,
-    data_root: Path | None = None,
-    cifar10_root: Path | None = None,
-    imbalance: float = 100,
-    epochs: int = 12,
-    lr: float = 1e-3,
-    seed: int = 0,
-) -> None:
-    """Train the small CLIP.
-
-    Args:
-        out: where its folder goes.
-        data_root: where CIFAR-100 lies; else the environment variable LONGTAIL_DATA.
-        cifar10_root: where CIFAR-10 lies, if elsewhere.
-        imbalance: of the CIFAR-100-LT subset whose images and labels it may see.
-        epochs: over both training sets together.
-        lr: of AdamW, at its highest.
-        seed: of weights, order, views and captions; the subset is the published one.
-    """
-    tail = benchmarks.load("cifar100-lt", root=data_root, imbalance=imbalance)
-    full = replace(benchmarks.load("cifar10-lt", root=cifar10_root or data_root, imbalance=1), name="cifar10")
-    data = captioned([full, tail], test=tail)
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train the small CLIP.", allow_abbrev=False)
+    parser.add_argument("out", type=Path, help="where its folder goes")
+    parser.add_argument("--data-root", type=Path, help="where CIFAR-100 lies; else the variable LONGTAIL_DATA")
+    parser.add_argument("--cifar10-root", type=Path, help="where CIFAR-10 lies, if elsewhere")
+    parser.add_argument("--imbalance", type=float, default=100, help="of the CIFAR-100-LT subset that it may see")
+    parser.add_argument("--epochs", type=int, default=12, help="over both training sets together")
+    parser.add_argument("--lr", type=float, default=1e-3, help="of AdamW, at its highest")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, order, views and captions; not of the subset")
+    given = parser.parse_args()
+    tail = benchmarks.load("cifar100-lt", root=given.data_root, imbalance=given.imbalance)
+    cifar10 = benchmarks.load("cifar10-lt", root=given.cifar10_root or given.data_root, imbalance=1)
+    data = captioned([replace(cifar10, name="cifar10"), tail], test=tail)
     print(f"{len(data.labels):,} captioned images of {len(data.classes)} classes", flush=True)
-    pretrain(data, out, epochs=epochs, lr=lr, seed=seed)
-    (out / "made_from.json").write_text(
-        json.dumps({"cifar10": "train", "cifar100-lt": imbalance, "epochs": epochs, "lr": lr, "seed": seed}) + "\n"
-    )
+    pretrain(data, given.out, epochs=given.epochs, lr=given.lr, seed=given.seed)
+    made_from = {"cifar10": "train", "cifar100-lt": given.imbalance}
+    write_json(given.out / "made_from.json", made_from | {k: vars(given)[k] for k in ("epochs", "lr", "seed")})
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    main()

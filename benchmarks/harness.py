@@ -1,5 +1,6 @@
 """What every benchmark needs: medians taken in turns, peak memory, and a result file that names the machine."""
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
 RESULTS = Path(__file__).parents[1] / "results" / "bench"
 
 
@@ -38,6 +40,9 @@ def peak_mb(prepare: Callable[..., Callable[[], Any]], *args: Any) -> float:
 
 
 def _peak_mb(prepare: Callable[..., Callable[[], Any]], args: tuple) -> float:
+    mallopt = ctypes.CDLL(None).mallopt  # what is freed goes back at once, or a second call would need nothing new
+    mallopt(_M_MMAP_THRESHOLD, 2**16)
+    mallopt(_M_TRIM_THRESHOLD, 0)
     function = prepare(*args)
     function()
     Path("/proc/self/clear_refs").write_text("5")  # forgets the high-water mark

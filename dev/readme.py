@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from longtail.engine.loop import duration
-from longtail.evaluate import plots
-from longtail.evaluate.groups import by_threshold
-from longtail.evaluate.per_class import read_csv
+from longtail.measure import plots
+from longtail.measure.groups import by_threshold
+from longtail.measure.per_class import read_csv
 
 ROOT = Path(__file__).parents[1]
 ROWS = {

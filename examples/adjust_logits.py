@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from longtail.data import benchmarks
 from longtail.data.loader import pixel_tensor
-from longtail.evaluate import logits
+from longtail.measure import logits
 
 TARGET = 0.05  # balanced accuracy that taking the training prior out must add
 

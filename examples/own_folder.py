@@ -12,7 +12,7 @@ from PIL import Image
 
 from longtail.cli import main
 from longtail.data import benchmarks
-from longtail.evaluate.per_class import read_csv
+from longtail.measure.per_class import read_csv
 
 TARGET = 0.80  # mean accuracy over the classes that have a test image
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from longtail.data import benchmarks
 from longtail.data.loader import pixel_tensor
-from longtail.evaluate.priors import answers, resample, shifted_prior
+from longtail.measure.priors import answers, resample, shifted_prior
 from longtail.methods import balanced_softmax
 from longtail.prior import prior_free
 

@@ -114,7 +114,6 @@ def train(
 
     why: list[str] = []
     task_of: dict[str, Any] = {}
-    table: Any  # of images, or for a segmentation of pixels
     if config is not None and recipes.load(config).pixels is not None:
         task = "segmentation"
     if task not in ("classification", "segmentation"):
@@ -233,8 +232,9 @@ def evaluate(
     from longtail.answers.evaluation import evaluate
     from longtail.answers.run import open_run
 
+    opened = open_run(run, device)
     done = evaluate(
-        open_run(run, device),
+        opened,
         data,
         split=split,
         prior=prior,
@@ -243,7 +243,7 @@ def evaluate(
         keep_scores=save_scores,
     )
     print(done)
-    print(f"\nsaved {done.save(out or run / 'eval' / done.name)}   next: longtail report {run}")
+    print(f"\nsaved {done.save(out or opened.beside / 'eval' / done.name)}   next: longtail report {run}")
 
 
 def predict(
@@ -365,7 +365,7 @@ def report(
 def export(
     run: Positional[Path],
     /,
-    format: str = "onnx",
+    format: str | None = None,
     out: Path | None = None,
     images: tuple[str, ...] = (),
 ) -> None:
@@ -373,14 +373,15 @@ def export(
 
     Args:
         run: the run folder.
-        format: onnx, torch (torch.export), or safetensors (weights and card, for longtail.load).
+        format: onnx, torch (torch.export), or safetensors (weights and card, for longtail.load); if not said, by the
+            ending of OUT (.onnx, .pt2, .safetensors), else onnx.
         out: the file; RUN/model-export.* if not given.
         images: images or folders to check with; the run's own test images if not given.
     """
     if is_segmentation(run):
         from longtail.segmentation import command
 
-        print(command.export(run, out, format))
+        print(command.export(run, out, format or "onnx"))
         return
     from longtail.answers.export import export
     from longtail.answers.run import open_run

@@ -12,9 +12,9 @@ import numpy as np
 from longtail.engine import device as devices
 from longtail.engine import stages
 from longtail.engine.logs import Progress
-from longtail.evaluate import plots
-from longtail.evaluate.metrics import render, spread
-from longtail.evaluate.per_class import read_csv
+from longtail.measure import plots
+from longtail.measure.metrics import render, spread
+from longtail.measure.per_class import read_csv
 from longtail.recipe import Data, Optim, Recipe, Stage
 
 COLUMNS = {"accuracy": "accuracy", "many": "many", "medium": "medium", "few": "few"}

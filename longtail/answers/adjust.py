@@ -21,13 +21,13 @@ from longtail.data.table import ImageTable
 from longtail.engine import checkpoint
 from longtail.engine.trained import Model
 from longtail.errors import LongtailError
-from longtail.evaluate import logits
-from longtail.evaluate.calibrate import choose_tau, fit_temperature
-from longtail.evaluate.counters import Counters
-from longtail.evaluate.groups import Groups, by_terciles
-from longtail.evaluate.metrics import HEADLINE, Summary, render, summarise
-from longtail.evaluate.priors import estimate_prior
 from longtail.likelihood.linear import Linear
+from longtail.measure import logits
+from longtail.measure.calibrate import choose_tau, fit_temperature
+from longtail.measure.counters import Counters
+from longtail.measure.groups import Groups, by_terciles
+from longtail.measure.metrics import HEADLINE, Summary, render, summarise
+from longtail.measure.priors import estimate_prior
 from longtail.prior import log_prior, uniform
 
 WEIGHT, BIAS = "objective.likelihood.linear.weight", "objective.likelihood.linear.bias"
@@ -87,6 +87,8 @@ def adjust_run(
         raise LongtailError(
             f"{run.folder} was already adjusted ({run.model.adjusted['what']}): adjust the original run instead"
         )
+    if not run.folder.is_dir():
+        raise LongtailError(f"{run.folder} is an exported model: adjust the run it came from, and export that")
     asked = questions(run, data)
     val = questions(run, data, "val") if len(asked.table.rows("val")) else None
     as_trained, labels = collected(run, asked.loader, None)
@@ -177,7 +179,8 @@ def _tau_normalised(run: Run, val, tau: float | str, scores: np.ndarray, labels,
 
 
 def _changed(model: Model, adjusted: dict[str, Any]) -> Model:
-    return Model(copy.deepcopy(model.method), model.card | {"adjusted": adjusted}).eval().requires_grad_(False)
+    changed = Model(copy.deepcopy(model.method), model.card | {"adjusted": adjusted}, model.path)
+    return changed.eval().requires_grad_(False)
 
 
 def _temperature(

@@ -12,13 +12,13 @@ import torch
 from longtail.answers.run import PriorLike, Run, answered, collected, questions, read_prior, ruled_out
 from longtail.data.table import ImageTable
 from longtail.errors import LongtailError
-from longtail.evaluate import logits
-from longtail.evaluate.counters import Counters
-from longtail.evaluate.groups import NAMES, Groups
-from longtail.evaluate.metrics import HEADLINE, REST, Summary, render, summarise, where_answers_go
-from longtail.evaluate.per_class import PerClass, write_csv
-from longtail.evaluate.priors import PriorEstimate, estimate_prior
 from longtail.files import write_json
+from longtail.measure import logits
+from longtail.measure.counters import Counters
+from longtail.measure.groups import NAMES, Groups
+from longtail.measure.metrics import HEADLINE, REST, Summary, render, summarise, where_answers_go
+from longtail.measure.per_class import PerClass, write_csv
+from longtail.measure.priors import PriorEstimate, estimate_prior
 from longtail.prior import log_prior, to_file, uniform
 
 

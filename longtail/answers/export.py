@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,17 +65,20 @@ class Parity:
 
 
 def export(
-    run: Run, out: Path | None = None, format: str = "onnx", images: list[str] | None = None
+    run: Run, out: Path | None = None, format: str | None = None, images: Sequence[str | Path] | None = None
 ) -> tuple[Path, Parity]:
     """Write the file; an export whose answers differ on real images is an error and leaves none.
 
-    `images` are files or folders to check with; the run's own test images if not given. The run must be on the CPU.
+    `format` is told by the ending of `out`, and onnx without either. `images` are files or folders to check with; the
+    run's own test images if not given. The run must be on the CPU.
     """
+    if format is None:
+        format = next((name for name, suffix in SUFFIXES.items() if out and out.suffix == suffix), "onnx")
     if format not in SUFFIXES:
         raise LongtailError(f"--format is one of {', '.join(SUFFIXES)}, not {format!r}")
     if "tau" in run.model.adjusted:
         raise LongtailError("a tau-normalised model has no log-likelihood to export: export the original run")
-    out = out or run.folder / f"model-export{SUFFIXES[format]}"
+    out = out or run.beside / f"model-export{SUFFIXES[format]}"
     deployed = Deployed(run.model).to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
     pictures = _real_images(run, images)
     temporary = out.with_name(out.name + ".partial")
@@ -201,7 +204,7 @@ def _two(pictures: Tensor) -> Tensor:
 # ---- the check ------------------------------------------------------------------------------------------------------
 
 
-def _real_images(run: Run, images: list[str] | None) -> Tensor:
+def _real_images(run: Run, images: Sequence[str | Path] | None) -> Tensor:
     """float32 [N, 3, H, W] from 0 to 255, by the way any image comes to the model."""
     prepare = Preparation(run.model.card, resize=False)
     if images is not None:

@@ -29,7 +29,7 @@ from longtail.data.columns import USUAL
 from longtail.data.decode import BadImage, decode
 from longtail.data.folders import IMAGE_SUFFIXES
 from longtail.errors import LongtailError
-from longtail.evaluate.priors import estimate_prior
+from longtail.measure.priors import estimate_prior
 from longtail.prior import log_prior
 
 LOW_SUPPORT = 20  # training images: a class with fewer is flagged, as the benchmarks' few-shot classes are

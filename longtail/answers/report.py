@@ -23,14 +23,14 @@ from longtail.answers.run import Questions, Run, collected, open_run, questions
 from longtail.engine.loop import duration
 from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
-from longtail.evaluate import plots
-from longtail.evaluate.counters import Counters
-from longtail.evaluate.groups import NAMES
-from longtail.evaluate.metrics import HEADLINE, REST, Summary, balanced_accuracy, reliability, spread, where_answers_go
-from longtail.evaluate.page import Figures, Gallery, Page, Picture, Section, Table, render_page
-from longtail.evaluate.per_class import PerClass, read_csv
-from longtail.evaluate.priors import under_strengths
 from longtail.files import atomic, read_json
+from longtail.measure import plots
+from longtail.measure.counters import Counters
+from longtail.measure.groups import NAMES
+from longtail.measure.metrics import HEADLINE, REST, Summary, balanced_accuracy, reliability, spread, where_answers_go
+from longtail.measure.page import Figures, Gallery, Page, Picture, Section, Table, render_page
+from longtail.measure.per_class import PerClass, read_csv
+from longtail.measure.priors import under_strengths
 from longtail.prior import log_prior
 from longtail.recipe import to_dict
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from longtail.data import benchmarks
+from longtail.data.augment import ImageFormat
 from longtail.data.loader import Loader
 from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
 from longtail.engine import stages, trained
@@ -19,14 +20,17 @@ from longtail.engine.device import Device, choose
 from longtail.engine.inputs import Inputs
 from longtail.engine.runfolder import FORMAT
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import Groups, by_terciles, by_threshold
 from longtail.files import read_json
+from longtail.measure.groups import Groups, by_terciles, by_threshold
 from longtail.prior import from_file, log_prior, uniform
-from longtail.recipe import Recipe, from_dict, nearest
+from longtail.recipe import Data, Recipe, Stage, from_dict, nearest
 
 PriorLike = (
     str | Path | Mapping[str, float] | np.ndarray
 )  # a word, a file, probabilities by class name or in class order
+
+
+SUFFIX = ".safetensors"  # of a model in one file
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,20 @@ class Run:
     recipe: Recipe
     model: trained.Model
     device: Device
+    table: ImageTable | None = None  # its data, where they were given as a table and not by name
+
+    @property
+    def beside(self) -> Path:
+        """The folder for what is made of it; of an exported model its own."""
+        return self.folder if self.folder.is_dir() else self.folder.parent
+
+    @property
+    def format(self) -> ImageFormat:
+        """How the model takes images, as its card says."""
+        card = self.model.card
+        return ImageFormat(
+            card["image_size"][0], tuple(card["mean"]), tuple(card["std"]), card["interpolation"], card["crop_pct"]
+        )
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -64,22 +82,38 @@ class Run:
         raise LongtailError(f"there is no head {head!r}{nearest(head, ('cosine', 'kernel', 'both'))}")
 
 
-def open_run(folder: str | Path, device: str = "auto") -> Run:
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise LongtailError(f"{folder} is not the folder of a run: give the one that `longtail train` printed")
-    model = trained.load(folder)
+RunLike = Run | trained.Model | str | Path
+
+
+def open_run(run: RunLike, device: str = "auto") -> Run:
+    """A run's folder, a safetensors file that `longtail export` wrote, or what `longtail.load` made of one."""
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, trained.Model):
+        recipe = _recipe_of(run)
+        return Run(run.path, recipe, run, choose(recipe.precision, str(next(run.parameters()).device)))
+    path = Path(run)
+    if not path.is_dir() and path.suffix != SUFFIX:
+        raise LongtailError(f"{path} is not the folder of a run: give the one that `longtail train` printed")
+    model = trained.load(path)
+    recipe = _recipe_of(model)
+    place = choose(recipe.precision, device)
+    model.to(place.torch, memory_format=place.memory_format)  # type: ignore[call-overload]
+    return Run(path, recipe, model, place)
+
+
+def _recipe_of(model: trained.Model) -> Recipe:
+    if model.path.is_file():  # exported: it says how to answer, not how it was trained
+        stage = Stage(method=model.card["method"], settings=model.card["settings"], model=model.card["model"])
+        return Recipe(Data(""), (stage,), groups=model.card.get("groups", "terciles"))
     # A teacher's folder lies in its student's, which has the description of both.
-    about = folder if (folder / "config.json").exists() else folder.parent
+    about = model.path if (model.path / "config.json").exists() else model.path.parent
     described = read_json(about / "config.json")
     if described.get("format") != FORMAT:
         raise LongtailError(
-            f"{folder}/config.json was written by another longtail (format {described.get('format')}): use that one"
+            f"{about}/config.json was written by another longtail (format {described.get('format')}): use that one"
         )
-    recipe = from_dict(described["recipe"], str(folder / "config.json"))
-    place = choose(recipe.precision, device)
-    model.to(place.torch, memory_format=place.memory_format)  # type: ignore[call-overload]
-    return Run(folder, recipe, model, place)
+    return from_dict(described.get("recipe", {}), str(about / "config.json"))
 
 
 # ---- what it is asked about -----------------------------------------------------------------------------------------
@@ -105,8 +139,10 @@ def questions(run: Run, data: str | Path | ImageTable | None = None, split: str 
     """The run's own data, or others whose classes have the same names; their test split, else val, else all of them."""
     if split is not None and split not in SPLITS:
         raise LongtailError(f"--split is one of {', '.join(SPLITS)}, not {split!r}")
+    if data is None and not run.recipe.data.source:
+        raise LongtailError(f"{run.folder} is an exported model, which knows no data: name some with --data")
     if data is None:
-        table = stages.load_data(run.recipe.data)
+        table = run.table or stages.load_data(run.recipe.data)
         if table.classes != run.classes:
             raise LongtailError(
                 f"{run.recipe.data.source} has changed since {run.folder} was trained (its classes differ): "
@@ -121,7 +157,7 @@ def questions(run: Run, data: str | Path | ImageTable | None = None, split: str 
             table = replace(table, split=np.full(len(table), SPLITS.index(split), np.uint8))
     if not len(table.rows(split)):
         raise LongtailError(f"{table.name} has no {split} images: name another --split or --data")
-    inputs = Inputs.of(run.recipe, table, run.device)
+    inputs = Inputs.of(run.recipe, table, run.device, format=run.format)
     return Questions(table, split, inputs.plain(split))
 
 

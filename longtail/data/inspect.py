@@ -18,7 +18,7 @@ from longtail.data.decode import BadImage
 from longtail.data.duplicates import digest, near_copies, perceptual_hash
 from longtail.data.parallel import for_rows
 from longtail.data.table import SPLITS, ImageTable
-from longtail.evaluate.groups import NAMES, Groups, by_terciles, by_threshold
+from longtail.measure.groups import NAMES, Groups, by_terciles, by_threshold
 
 LISTED = 100  # of each kind of finding, how many inspect.json names
 

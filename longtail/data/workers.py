@@ -1,7 +1,7 @@
 """Signals in the processes that read images.
 
 A terminal's Ctrl-C and a cluster that stops a job reach every process of it. Only the run itself may answer: it still
-wants the batches that are under way, and then writes its checkpoint. A worker ends when the run tells it to, or is gone.
+wants the batches that are under way, and then writes its checkpoint. A worker ends when the run says so, or is gone.
 """
 
 import os

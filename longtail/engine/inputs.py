@@ -37,10 +37,17 @@ class Inputs:
         self.reported = "test" if len(table.rows("test")) else "val"
 
     @classmethod
-    def of(cls, recipe: Recipe, table: ImageTable, device: Device, workers: int | None = None) -> Inputs:
+    def of(
+        cls,
+        recipe: Recipe,
+        table: ImageTable,
+        device: Device,
+        workers: int | None = None,
+        format: ImageFormat | None = None,  # of a trained model, as its card says
+    ) -> Inputs:
         """All stages see images as the answering one wants them, so that a teacher sees what its student sees."""
         workers = max(1, (os.cpu_count() or 2) - 1) if workers is None else workers
-        return cls(table, recipe.data, image_format(recipe, table), device, recipe.seed, workers)
+        return cls(table, recipe.data, format or image_format(recipe, table), device, recipe.seed, workers)
 
     def train(self, stage: Stage, views: Sequence[str]) -> Loader:
         rows = self.table.rows("train")

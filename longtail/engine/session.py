@@ -18,14 +18,14 @@ from longtail.engine.logs import Progress
 from longtail.engine.loop import Interrupted, duration
 from longtail.engine.runfolder import RunFolder
 from longtail.errors import LongtailError
-from longtail.evaluate.metrics import HEADLINE, render
+from longtail.measure.metrics import HEADLINE, render
 from longtail.methods import settings_of
 from longtail.recipe import Recipe, Stage, to_dict
 
 
 def train_run(
     recipe: Recipe,
-    table: ImageTable,
+    table: Any,  # an ImageTable, or what else the runner takes
     out: Path,
     device: Device,
     *,
@@ -33,12 +33,13 @@ def train_run(
     dry_run: bool = False,
     why: list[str] | None = None,
     workers: int | None = None,
+    quiet: bool = False,
     runner: Any = stages,
     columns: Mapping[str, str] = HEADLINE,
 ) -> list[stages.Finished]:
     """`longtail train`, once the recipe is known. `runner` is `segmentation.stages` where the samples are pixels."""
     dist.start(device.torch)
-    progress = Progress(None if dist.is_main() else io.StringIO())  # one rank speaks for all
+    progress = Progress(None if dist.is_main() and not quiet else io.StringIO())  # one rank speaks for all
     say = progress.say
     for line in first_lines(recipe, table, out, device, why or []):
         say(line)

@@ -37,12 +37,12 @@ from longtail.engine.loop import train
 from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
 from longtail.errors import LongtailError
-from longtail.evaluate.calibrate import average_weight
-from longtail.evaluate.counters import Counters
-from longtail.evaluate.groups import Groups, by_terciles, by_threshold
-from longtail.evaluate.metrics import Summary, summarise
-from longtail.evaluate.per_class import PerClass, write_csv
 from longtail.files import read_json, write_json
+from longtail.measure.calibrate import average_weight
+from longtail.measure.counters import Counters
+from longtail.measure.groups import Groups, by_terciles, by_threshold
+from longtail.measure.metrics import Summary, summarise
+from longtail.measure.per_class import PerClass, write_csv
 from longtail.methods import build_objective, find
 from longtail.methods.method import Method
 from longtail.models import backbone as backbones
@@ -75,6 +75,11 @@ def load_data(data: Data, say: Callable[[str], None] = lambda line: None) -> Ima
         subset_seed=data.subset_seed,
         columns=Columns(label=data.label_column, group=data.group_column),
     )
+    return ready(table, data, say)
+
+
+def ready(table: ImageTable, data: Data, say: Callable[[str], None] = lambda line: None) -> ImageTable:
+    """A table with the splits that a recipe wants."""
     if not len(table.rows("train")):
         raise LongtailError(f"{data.source} has no training images")
     if not len(table.rows("test")) and not len(table.rows("val")):
@@ -235,7 +240,8 @@ def _train_stage(
         if dist.is_main():
             if classes is not None:
                 write_csv(folder / "per_class.csv", classes, table.classes, table.counts(), groups)
-            trained.save(folder, method, stage, inputs.card() | second_answer(method, inputs))
+            about = inputs.card() | {"groups": recipe.groups} | second_answer(method, inputs)
+            trained.save(folder, method, stage, about)
             write_json(folder / "result.json", result.__dict__)
     dist.barrier()
     return result

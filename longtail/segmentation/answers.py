@@ -12,8 +12,8 @@ import torch
 from longtail.engine import trained
 from longtail.engine.device import Device, choose
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import Groups, by_terciles
 from longtail.files import read_json
+from longtail.measure.groups import Groups, by_terciles
 from longtail.prior import from_file, log_prior, uniform
 from longtail.recipe import Recipe, from_dict
 from longtail.segmentation import model as models

@@ -8,8 +8,8 @@ from typing import Any
 
 from longtail import recipe as recipes
 from longtail.errors import LongtailError
-from longtail.evaluate.metrics import render
 from longtail.files import write_json
+from longtail.measure.metrics import render
 from longtail.segmentation import metrics, sources, stages
 from longtail.segmentation.recipes import derive
 from longtail.segmentation.table import PixelTable

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import NAMES, Groups
-from longtail.evaluate.metrics import Summary
+from longtail.measure.groups import NAMES, Groups
+from longtail.measure.metrics import Summary
 
 HEADLINE = {
     "miou": "mIoU",

@@ -1,4 +1,4 @@
-"""The figures of a segmentation's report, from plain numbers; colours and helpers are those of `evaluate/plots.py`."""
+"""The figures of a segmentation's report, from plain numbers; colours and helpers are those of `measure/plots.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longtail.evaluate.plots import COLOURS, MARKERS
+from longtail.measure.plots import COLOURS, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

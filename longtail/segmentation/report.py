@@ -15,10 +15,10 @@ import numpy as np
 
 from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
-from longtail.evaluate import plots as common
-from longtail.evaluate.metrics import Spread, spread
-from longtail.evaluate.page import Figures, Page, Section, Table, render_page
 from longtail.files import atomic, read_json, write_json
+from longtail.measure import plots as common
+from longtail.measure.metrics import Spread, spread
+from longtail.measure.page import Figures, Page, Section, Table, render_page
 from longtail.recipe import to_dict
 from longtail.segmentation import metrics, plots
 from longtail.segmentation.answers import Run, open_run, sweep, under

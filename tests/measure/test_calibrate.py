@@ -5,7 +5,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from longtail.errors import LongtailError
-from longtail.evaluate.calibrate import choose_tau, fit_temperature, tau_normalise
+from longtail.measure.calibrate import choose_tau, fit_temperature, tau_normalise
 
 
 def drawn_from_own_probabilities(num_classes, n=4000):

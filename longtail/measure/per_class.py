@@ -12,7 +12,7 @@ from os import PathLike
 import numpy as np
 
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import Groups
+from longtail.measure.groups import Groups
 
 COLUMNS = (
     "index",

@@ -7,11 +7,11 @@ from random_answers import count, random_answers
 from sklearn import metrics as sk
 from torchmetrics.functional import classification as tm
 
-from longtail.evaluate import metrics
-from longtail.evaluate.counters import Counters
-from longtail.evaluate.groups import by_terciles, by_threshold
-from longtail.evaluate.metrics import Spread, render, spread, summarise
-from longtail.evaluate.per_class import PerClass
+from longtail.measure import metrics
+from longtail.measure.counters import Counters
+from longtail.measure.groups import by_terciles, by_threshold
+from longtail.measure.metrics import Spread, render, spread, summarise
+from longtail.measure.per_class import PerClass
 
 TRAIN_COUNTS = np.array([500, 300, 200, 101, 100, 60, 40, 20, 19, 10, 5, 1])
 

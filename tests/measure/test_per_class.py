@@ -3,9 +3,9 @@ import pytest
 from random_answers import count, random_answers
 
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import by_threshold
-from longtail.evaluate.metrics import summarise
-from longtail.evaluate.per_class import read_csv, write_csv
+from longtail.measure.groups import by_threshold
+from longtail.measure.metrics import summarise
+from longtail.measure.per_class import read_csv, write_csv
 
 TRAIN_COUNTS = np.array([500, 300, 200, 101, 100, 60, 40, 20, 19, 10, 5, 1])
 NAMES = tuple(f'class "{c}", ü' for c in range(12))

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from longtail.evaluate.counters import Counters
+from longtail.measure.counters import Counters
 
 
 def random_answers(n=700, num_classes=12, seed=0):

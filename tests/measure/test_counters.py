@@ -6,8 +6,8 @@ import torch
 from random_answers import count, random_answers
 
 from longtail.errors import LongtailError
-from longtail.evaluate.counters import BINS, Counters
-from longtail.evaluate.groups import by_threshold
+from longtail.measure.counters import BINS, Counters
+from longtail.measure.groups import by_threshold
 
 
 def test_counts_equal_direct_counting():

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from longtail.errors import LongtailError
-from longtail.evaluate.groups import NAMES
-from longtail.evaluate.per_class import PerClass
+from longtail.measure.groups import NAMES
+from longtail.measure.per_class import PerClass
 from longtail.template import at_least_float32
 
 BINS = 15

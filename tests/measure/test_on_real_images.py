@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from longtail.evaluate.calibrate import fit_temperature
-from longtail.evaluate.counters import Counters
-from longtail.evaluate.metrics import expected_calibration_error
-from longtail.evaluate.priors import estimate_prior, resample, shifted_prior, under_shifts
+from longtail.measure.calibrate import fit_temperature
+from longtail.measure.counters import Counters
+from longtail.measure.metrics import expected_calibration_error
+from longtail.measure.priors import estimate_prior, resample, shifted_prior, under_shifts
 from longtail.models.resnet_cifar import CifarResNet
 
 TRAIN_COUNTS = np.arange(10, 0, -1)  # only orders the classes: these weights come from balanced training

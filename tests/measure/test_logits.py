@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from longtail.errors import LongtailError
-from longtail.evaluate import logits as files
-from longtail.evaluate.logits import Logits, adjust
+from longtail.measure import logits as files
+from longtail.measure.logits import Logits, adjust
 
 COUNTS = np.array([100, 10, 1])
 

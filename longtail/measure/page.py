@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from longtail.evaluate import plots
+from longtail.measure import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -108,7 +108,7 @@ class Page:
 
 
 def render_page(page: Page) -> str:
-    template = resources.files("longtail.evaluate").joinpath("page.html").read_text(encoding="utf-8")
+    template = resources.files("longtail.measure").joinpath("page.html").read_text(encoding="utf-8")
     parts = {
         "TITLE": html.escape(page.title),
         "LEAD": "".join(f"<p>{html.escape(line)}</p>" for line in page.lead),

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from longtail.errors import LongtailError
-from longtail.evaluate.counters import Counters
-from longtail.evaluate.groups import Groups, by_threshold
-from longtail.evaluate.metrics import Summary, summarise
+from longtail.measure.counters import Counters
+from longtail.measure.groups import Groups, by_threshold
+from longtail.measure.metrics import Summary, summarise
 from longtail.prior import log_prior
 
 # Head-to-tail ratio of the test's class mix, ordered by training count: the usual test-agnostic protocol.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from longtail.evaluate.groups import NAMES, Groups
-from longtail.evaluate.metrics import Spread
+from longtail.measure.groups import NAMES, Groups
+from longtail.measure.metrics import Spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

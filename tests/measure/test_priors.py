@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from random_answers import gaussians
 
 from longtail.errors import LongtailError
-from longtail.evaluate.priors import (
+from longtail.measure.priors import (
     SHIFTS,
     answers,
     estimate_prior,

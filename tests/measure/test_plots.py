@@ -6,15 +6,15 @@ import sys
 import numpy as np
 import pytest
 
-from longtail.evaluate import plots
-from longtail.evaluate.groups import by_threshold
-from longtail.evaluate.metrics import Spread
+from longtail.measure import plots
+from longtail.measure.groups import by_threshold
+from longtail.measure.metrics import Spread
 
 
 def test_matplotlib_is_loaded_on_use_and_pyplot_never():
     code = """
 import sys, numpy as np
-from longtail.evaluate import plots
+from longtail.measure import plots
 assert "matplotlib" not in sys.modules
 plots.curves({"loss": {"gml": ([1, 2], [3.0, 2.0])}})
 assert "matplotlib.pyplot" not in sys.modules

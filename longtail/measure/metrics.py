@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longtail.evaluate.groups import NAMES, Groups, by_threshold
-from longtail.evaluate.per_class import PerClass
+from longtail.measure.groups import NAMES, Groups, by_threshold
+from longtail.measure.per_class import PerClass
 
 Summary = dict[str, float | None]
 
@@ -190,7 +190,7 @@ REST = {
 }
 
 
-def render(rows: Mapping[str, Mapping[str, float | Spread | None]], columns: Mapping[str, str] = HEADLINE) -> str:
+def render(rows: Mapping[str, Mapping[str, float | Spread | str | None]], columns: Mapping[str, str] = HEADLINE) -> str:
     """An aligned table of per cents for the terminal, one row a run: `{"gml (last)": summary, ...}`.
 
     >>> print(render({"plain": {"accuracy": 0.456, "few": None}}, {"accuracy": "accuracy", "few": "few"}))
@@ -211,9 +211,9 @@ def render(rows: Mapping[str, Mapping[str, float | Spread | None]], columns: Map
     return "\n".join(lines)
 
 
-def _cell(value: float | Spread | None) -> str:
-    if value is None:
-        return "-"
+def _cell(value: float | Spread | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "-"
     if isinstance(value, Spread):
         deviation = "*" if value.deviation is None else f" ± {100 * value.deviation:.1f}"
         return f"{100 * value.mean:.1f}{deviation}"

@@ -1,0 +1,1 @@
+"""Per-class counts, what follows from them, and how it is drawn."""

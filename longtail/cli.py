@@ -362,6 +362,74 @@ def report(
     print(f"{table}\nin per cent\n\nsaved {path}   open it in a browser; it needs no network")
 
 
+def compare(
+    data: Positional[str],
+    /,
+    methods: str = "cross_entropy,logit_adjusted,gml",
+    seeds: int = 3,
+    epochs: int | None = None,
+    budget: str = "total",
+    model: str | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    augment: str | None = None,
+    imbalance: float | None = None,
+    data_root: Path | None = None,
+    hold_out: float | None = None,
+    from_scratch: bool = False,
+    precision: str | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+    out: Path | None = None,
+) -> None:
+    """Train methods on the same data under equal budgets and several seeds: one table, one figure; carries on.
+
+    Args:
+        data: a benchmark's name, or the path of your images.
+        methods: names with commas between them; see `longtail list methods`.
+        seeds: how often each is trained.
+        epochs: of the longest method's longest stage; derived from the data if not said.
+        budget: total gives all methods the epochs of the longest, a teacher's counted; stage gives every stage the
+            same.
+        model: resnet20 to resnet110 (CIFAR), small, or any timm name.
+        batch_size: in all.
+        lr: learning rate at that batch size.
+        augment: as `longtail train` takes it.
+        imbalance: cut a balanced training set to this n_max / n_min; 1 leaves it balanced.
+        data_root: where benchmarks lie; else the environment variable LONGTAIL_DATA.
+        hold_out: share of every class to keep out of training as val.
+        from_scratch: no pretrained weights.
+        precision: auto, float32 or bfloat16.
+        device: auto, cpu, cuda or mps.
+        workers: processes that read images.
+        out: where runs, table and figure go; runs/compare/DATA if not given. The same command carries on there.
+    """
+    from longtail import comparison
+
+    dials = {
+        "model": model,
+        "batch_size": batch_size,
+        "lr": lr,
+        "augment": augment,
+        "imbalance": imbalance,
+        "data_root": data_root,
+        "hold_out": hold_out,
+        "from_scratch": from_scratch or None,
+        "precision": precision,
+        "device": device,
+        "workers": workers,
+    }
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    done = comparison.compare(data, names, seeds=seeds, epochs=epochs, budget=budget, out=out, dials=dials)
+    print(f"\n{done}\n\nsaved {done.folder}" + ("" if done.figure is None else f"   the picture: {done.figure}"))
+    if done.failed:
+        cell, why = done.failed[0]
+        cells = len(names) * seeds
+        raise LongtailError(
+            f"{len(done.failed)} of {cells} cells failed and the rest is kept; the first: {cell}, {why}"
+        )
+
+
 def export(
     run: Positional[Path],
     /,
@@ -568,6 +636,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "predict": predict,
     "adjust": adjust,
     "report": report,
+    "compare": compare,
     "export": export,
     "inspect": inspect,
     "data": data,

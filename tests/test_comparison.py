@@ -79,7 +79,7 @@ def test_one_table_one_figure_failed_cells_named_and_carried_on(in_this_process,
 
 def test_another_comparison_in_the_same_folder_is_refused(in_this_process):
     compare("digits-lt", ["cross_entropy"], seeds=1, epochs=1, out=Path("cmp"), dials=DIALS)
-    with pytest.raises(LongtailError, match="holds another comparison .* choose another --out"):
+    with pytest.raises(LongtailError, match=r"holds another comparison .* choose another --out"):
         compare("digits-lt", ["cross_entropy"], seeds=1, epochs=2, out=Path("cmp"), dials=DIALS)
 
 

@@ -18,7 +18,7 @@ from longtail.data.benchmarks import BENCHMARKS
 from longtail.engine import queue, stages
 from longtail.engine.queue import Job, Outcome
 from longtail.errors import LongtailError
-from longtail.files import read_json, write_json
+from longtail.files import make_folder, read_json, write_json
 from longtail.measure import plots
 from longtail.measure.groups import Groups, by_terciles, by_threshold
 from longtail.measure.metrics import HEADLINE, Spread, render, spread
@@ -169,7 +169,7 @@ def _claim(out: Path, jobs: Sequence[Job]) -> None:
                 f"{out} holds another comparison ({job.name} was `{' '.join(was)}`, and is `{' '.join(is_now)}`): "
                 "choose another --out"
             )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_json(path, before | {job.name: list(job.arguments) for job in jobs})
 
 

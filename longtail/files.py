@@ -26,6 +26,13 @@ def cannot_write(path: Path, error: OSError) -> LongtailError:
     return LongtailError(f"cannot write {path} ({error.strerror}): {advice}")
 
 
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LongtailError(f"cannot make the folder {path} ({error.strerror}): choose another --out") from error
+
+
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[BinaryIO]:
     """Write `path` under the name `<path>.tmp`; when the block ends it is flushed to the disk and takes its place.

@@ -21,6 +21,7 @@ from longtail.data.table import ImageTable
 from longtail.engine import checkpoint
 from longtail.engine.trained import Model
 from longtail.errors import LongtailError
+from longtail.files import make_folder
 from longtail.likelihood.linear import Linear
 from longtail.measure import logits
 from longtail.measure.calibrate import choose_tau, fit_temperature
@@ -64,7 +65,7 @@ class Adjusted:
             logits.save(out, self.result)
             return out
         out = out or self.source / "adjusted"
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         for name in _BESIDE:
             if (self.source / name).exists():
                 shutil.copy(self.source / name, out / name)

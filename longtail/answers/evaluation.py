@@ -12,7 +12,7 @@ import torch
 from longtail.answers.run import PriorLike, Run, answered, collected, questions, read_prior, ruled_out
 from longtail.data.table import ImageTable
 from longtail.errors import LongtailError
-from longtail.files import write_json
+from longtail.files import make_folder, write_json
 from longtail.measure import logits
 from longtail.measure.counters import Counters
 from longtail.measure.groups import NAMES, Groups
@@ -101,7 +101,7 @@ class Evaluation:
 
     def save(self, folder: Path) -> Path:
         """report.json and per_class.csv; prior.csv where a prior was added, which can be given as --prior again."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         bounds = dict(zip(NAMES, self.groups.bounds, strict=True))
         about = {name: getattr(self, name) for name in ("run", "data", "split", "prior", "head", "absent", "skipped")}
         report = {**about, "groups": bounds, "summary": self.summary}

@@ -28,7 +28,7 @@ from longtail.data.decode import BadImage
 from longtail.engine import checkpoint
 from longtail.engine.trained import Model
 from longtail.errors import LongtailError
-from longtail.files import write_json
+from longtail.files import make_folder, write_json
 from longtail.prior import log_prior
 
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ".safetensors"}
@@ -79,6 +79,7 @@ def export(
     if "tau" in run.model.adjusted:
         raise LongtailError("a tau-normalised model has no log-likelihood to export: export the original run")
     out = out or run.beside / f"model-export{SUFFIXES[format]}"
+    make_folder(out.parent)
     deployed = Deployed(run.model).to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
     pictures = _real_images(run, images)
     temporary = out.with_name(out.name + ".partial")

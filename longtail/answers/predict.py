@@ -29,6 +29,7 @@ from longtail.data.columns import USUAL
 from longtail.data.decode import BadImage, decode
 from longtail.data.folders import IMAGE_SUFFIXES
 from longtail.errors import LongtailError
+from longtail.files import make_folder
 from longtail.measure.priors import estimate_prior
 from longtail.prior import log_prior
 
@@ -259,6 +260,7 @@ def _opened(out: Path | None) -> AbstractContextManager[TextIO]:
 
 @contextmanager
 def _partial(out: Path) -> Iterator[TextIO]:
+    make_folder(out.parent)
     partial = out.with_name(out.name + ".partial")
     try:
         with open(partial, "w", newline="", encoding="utf-8") as file:

@@ -23,7 +23,7 @@ from longtail.answers.run import Questions, Run, collected, open_run, questions
 from longtail.engine.loop import duration
 from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
-from longtail.files import atomic, read_json
+from longtail.files import atomic, make_folder, read_json
 from longtail.measure import plots
 from longtail.measure.counters import Counters
 from longtail.measure.groups import NAMES
@@ -36,7 +36,7 @@ from longtail.recipe import to_dict
 
 STRENGTHS = tuple(k / 10 for k in range(15))
 SHOWN, NEIGHBOURS = 5, 5
-WIDE = 5.6  # inches: text stays legible on a phone
+WIDE, ENLARGED = 4.7, 1.3  # inches, so that text stays legible on a phone; and how much larger a wide screen shows it
 THUMBNAIL = 96  # pixels
 
 RULE = "the last epoch, never a selected one, answered as trained"
@@ -95,6 +95,7 @@ def report(folders: Sequence[Path], out: Path | None = None, device: str = "auto
         classes=_class_table(groups),
     )
     out = out or folders[0] / "report.html"
+    make_folder(out.parent)
     with atomic(out) as file:
         file.write(render_page(page).encode())
     return out, "\n\n".join(table.text() for table in headline)
@@ -211,12 +212,12 @@ def _sections(
         "Where the images are, and where the accuracy is",
         "Grey: training images of each class, most frequent first, on a logarithmic scale. Lines: accuracy on the "
         "class's test images.",
-        [Figures([plots.counts_and_accuracy(first.counts, accuracies, first.groups, width=WIDE)])],
+        [Figures([plots.counts_and_accuracy(first.counts, accuracies, first.groups, width=WIDE)], ENLARGED)],
     )
     yield Section(
         "Many, medium, few",
         f"Mean accuracy over the classes of a group: {first.groups}.",
-        [Figures([plots.group_bars(spreads, WIDE)])],
+        [Figures([plots.group_bars(spreads, WIDE)], ENLARGED)],
     )
     shares = {name: where_answers_go(p.as_trained, first.groups) for name, p in passed.items()}
     if passed:
@@ -225,7 +226,7 @@ def _sections(
             "Of the test images of each group: the share answered rightly, and with which group's classes the others "
             "were answered. A tail that is called head is a prior still in the scores; a tail confused within itself "
             "is a likelihood not learned.",
-            [Figures([plots.where_answers_go({n: s for n, s in shares.items() if s is not None}, WIDE)])],
+            [Figures([plots.where_answers_go({n: s for n, s in shares.items() if s is not None}, WIDE)], ENLARGED)],
         )
         yield _trade_off(first, passed, names)
         panels = {"all answers": None} | {f"answers in {name}": code for code, name in enumerate(NAMES)}
@@ -281,7 +282,9 @@ def _trade_off(first: Run, passed: dict[str, Passed], names: list[str]) -> Secti
         points = under_strengths(p.loglik, p.labels, first.counts, STRENGTHS, lambda counts: first.groups)
         sweeps[name] = [(s, summary[head] or 0.0, summary[tail] or 0.0) for s, summary in points]
     in_use = {name: _strength(p.carried, log_prior(first.counts)) for name, p in passed.items()}
-    return Section("Head against tail", _SWEEP, [Figures([plots.trade_off(sweeps, in_use, (head, tail), names)])])
+    return Section(
+        "Head against tail", _SWEEP, [Figures([plots.trade_off(sweeps, in_use, (head, tail), names, WIDE)], ENLARGED)]
+    )
 
 
 def _strength(carried_c: torch.Tensor, log_prior_c: torch.Tensor) -> float:

@@ -48,12 +48,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Figures:
-    """Beside each other where there is room, each about as wide as it was drawn, so that all text is of one size."""
+    """Beside each other where there is room, as wide as it was drawn (times `scale`) and no wider than the page."""
 
     figures: Sequence[Figure]
+    scale: float = 1.0
 
     def html(self) -> str:
-        drawn = (f'<figure style="--width:{f.get_figwidth():g}in">{plots.svg(f)}</figure>' for f in self.figures)
+        drawn = (
+            f'<figure style="--width:{self.scale * figure.get_figwidth():g}in">{plots.svg(figure)}</figure>'
+            for figure in self.figures
+        )
         return f'<div class="figures">{"".join(drawn)}</div>'
 
 

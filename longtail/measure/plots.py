@@ -109,7 +109,7 @@ def counts_and_accuracy(
 def group_bars(summaries: Mapping[str, Mapping[str, float | Spread | None]], figure_width: float = 7.2) -> Figure:
     """Balanced accuracy of all, many, medium and few, a bar a method, the deviation over seeds as a whisker."""
     columns = ("balanced_accuracy", *NAMES)
-    figure, (axis,) = _figure(figure_width, 3.6)
+    figure, (axis,) = _figure(figure_width, 0.6 * figure_width)
     width = 0.8 / len(summaries)
     upright = figure_width * width > 1.5  # inches that a number needs
     for index, ((name, summary), colour, _) in enumerate(_styled(summaries)):
@@ -138,7 +138,7 @@ def reliability_diagram(bins: Mapping[str, Mapping[str, np.ndarray]], names: Seq
     `bins[panel][method]` is what `metrics.reliability` returns. A point's area is its share of the answers. `names`,
     here and below, are all methods of a page, so that each has one colour in all its figures.
     """
-    figure, axes = _figure(2.5 * len(bins), 3.0, panels=len(bins))
+    figure, axes = _figure(2.4 * len(bins), 3.0, panels=len(bins))
     for axis, (panel, methods) in zip(axes, bins.items(), strict=True):
         axis.plot([0, 100], [0, 100], color=_DARK, lw=1, ls=":")
         for (name, values), colour, marker in _styled(methods, names):
@@ -165,7 +165,7 @@ def curves(
     """Lines over training, a panel a quantity: `{"loss": {"gml": (epochs, values)}, "temperature": {...}}`."""
     drawn = dict.fromkeys(name for lines in panels.values() for name in lines)
     style = {name: (colour, marker) for (name, _), colour, marker in _styled(drawn, names)}
-    figure, axes = _figure(3.6 * len(panels), 3.1, panels=len(panels))
+    figure, axes = _figure(3.2 * len(panels), 2.9, panels=len(panels))
     for axis, (quantity, lines) in zip(axes, panels.items(), strict=True):
         for name, (x, y) in lines.items():
             colour, marker = style[name]
@@ -183,6 +183,7 @@ def trade_off(
     marked: float | Mapping[str, float] = 0.0,
     ends: tuple[str, str] = ("many", "few"),
     names: Sequence[str] = (),
+    width: float = 5.2,
 ) -> Figure:
     """Head against tail as the prior's strength at test goes from 0 (uniform) to 1 (training set) and beyond.
 
@@ -190,19 +191,21 @@ def trade_off(
     one a method, is ringed. The sweep moves answers only: what a prior does to the features during training it cannot
     show.
     """
-    figure, (axis,) = _figure(5.2, 4.4)
+    figure, (axis,) = _figure(width, 0.85 * width)
     for (name, points), colour, marker in _styled(sweeps, names):
         strength, many, few = np.array(points).T
         in_use = marked[name] if isinstance(marked, Mapping) else marked
         axis.plot(many * _PER_CENT, few * _PER_CENT, color=colour, lw=1.8, marker=marker, ms=4, label=name)
         for s, x, y in zip(strength, many * _PER_CENT, few * _PER_CENT, strict=True):
             if s in (0.0, 1.0):
-                axis.annotate(f"{s:g}", (x, y), (6, 5), textcoords="offset points", fontsize=8, color=colour)
+                axis.annotate(f"{s:g}", (x, y), (6, 5), textcoords="offset points", fontsize=8)
             if s == in_use:
                 axis.plot(x, y, "o", ms=12, mfc="none", mec=colour, mew=1.8)
     axis.set_xlabel(f"accuracy on {ends[0]}, %")
     axis.set_ylabel(f"accuracy on {ends[1]}, %")
     axis.margins(0.08)
+    axis.set_xlim(None, min(axis.get_xlim()[1], 102))
+    axis.set_ylim(None, min(axis.get_ylim()[1], 102))
     note = "prior at test: 0 uniform, 1 training set; ring: in use"
     axis.text(0.02, 0.02, note, transform=axis.transAxes, fontsize=8, color=_DARK)
     _legend_above(figure, axis)
@@ -242,7 +245,7 @@ def where_answers_go(shares: Mapping[str, np.ndarray], width: float = 7.2) -> Fi
 
 def bank_fill(slots: np.ndarray, filled: np.ndarray) -> Figure:
     """How many samples each class may have in the bank, and how many it has; classes as in training, most first."""
-    figure, (axis,) = _figure(3.6, 3.1)
+    figure, (axis,) = _figure(3.2, 2.9)
     every = -(-len(slots) // 600)
     edges = np.arange(len(slots) + 1)[::every]
     for values, colour, label in ((slots, _GREY, "slots"), (filled, COLOURS[0], "filled")):

@@ -552,6 +552,7 @@ def reproduce(
     preset: Literal["paper", "authors"] = "paper",
     stage: str | None = None,
     teacher: Path | None = None,
+    sentences: str | None = None,
     data_root: Path | None = None,
     seed: int = 0,
     precision: str = "auto",
@@ -568,6 +569,7 @@ def reproduce(
         preset: to the paper's letter, or with the settings of the authors' script where there is one.
         stage: this one alone, which can be used as --teacher later.
         teacher: the folder of a finished run, in place of the recipe's first stage.
+        sentences: what a CLIP is told of the classes, where that is not beside the images; see `train`.
         data_root: where benchmarks lie; else the environment variable LONGTAIL_DATA.
         seed: of weights, order and augmentation.
         precision: auto, float32 or bfloat16.
@@ -585,6 +587,7 @@ def reproduce(
         preset=preset,
         stage=stage,
         teacher=str(teacher) if teacher else None,
+        sentences=sentences,
         data_root=str(data_root) if data_root else None,
         seed=seed,
         precision=precision,

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from longtail import recipes
+from longtail.data.benchmarks import data_root as data_root_of
 from longtail.engine import device as devices
 from longtail.engine import dist
 from longtail.engine.session import train_run
 from longtail.engine.stages import load_data
-from longtail.recipe import Recipe
+from longtail.errors import LongtailError
+from longtail.recipe import Recipe, Stage
 from longtail.recipes.parts import only, with_teacher
 from longtail.recipes.stated import Stated, stated
 
@@ -23,6 +25,7 @@ def recipe_of(
     preset: str = "paper",
     stage: str | None = None,
     teacher: str | None = None,
+    sentences: str | None = None,
     data_root: str | None = None,
     seed: int = 0,
     precision: str = "auto",
@@ -33,7 +36,18 @@ def recipe_of(
     if stage is not None:
         recipe = only(recipe, stage)
     data = replace(recipe.data, root=data_root or recipe.data.root)
-    return replace(recipe, data=data, seed=seed, precision=precision)
+    stages = tuple(_told(stage, name, sentences, data.root) for stage in recipe.stages)
+    return replace(recipe, data=data, stages=stages, seed=seed, precision=precision)
+
+
+def _told(stage: Stage, name: str, sentences: str | None, root: str | None) -> Stage:
+    """Where a stage's sentences are: `{data}` in a recipe is the data root."""
+    if "sentences" not in stage.settings:
+        if sentences is not None:
+            raise LongtailError(f"{name} reads no sentences: leave --sentences out")
+        return stage
+    where = sentences or str(stage.settings["sentences"]).replace("{data}", str(data_root_of(root)))
+    return replace(stage, settings=stage.settings | {"sentences": where})
 
 
 def reproduce(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 
 from longtail.errors import LongtailError
 from longtail.recipe import Recipe, nearest
+from longtail.recipes import ade20k as _ade20k
 from longtail.recipes import cifar100_lt as _cifar100_lt
+from longtail.recipes import text_centres as _text_centres
 
 PRESETS = ("paper", "authors")
 
@@ -24,11 +27,18 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         _cifar100_lt.cifar100_lt_100_400,
         _cifar100_lt.cifar100_lt_50_400,
         _cifar100_lt.cifar100_lt_10_400,
+        _text_centres.imagenet_lt_clip_rn50,
+        _text_centres.imagenet_lt_clip_vitb,
+        _text_centres.inat18_clip_vitb_384,
+        _ade20k.ade20k,
+        _ade20k.ade20k_alpha_1,
+        _ade20k.ade20k_cross_entropy,
     )
 }
 
 
 def find(name: str) -> Callable[..., Recipe]:
+    name = name.replace("_", "-")
     if name not in RECIPES:
         raise LongtailError(f"there is no recipe {name!r}{nearest(name, RECIPES)}")
     return RECIPES[name]
@@ -39,8 +49,7 @@ def build(name: str, preset: str = "paper") -> Recipe:
     function = find(name)
     if preset not in PRESETS:
         raise LongtailError(f"--preset is paper or authors, not {preset!r}")
-    if "preset" in inspect.signature(function).parameters:
-        return function(preset=preset)
-    if preset != "paper":
+    presets = {"preset": preset} if "preset" in inspect.signature(function).parameters else {}
+    if preset != "paper" and not presets:
         raise LongtailError(f"the authors published no script for {name}: leave --preset out")
-    return function()
+    return replace(function(**presets), name=function.__name__.replace("_", "-"))

@@ -1,4 +1,4 @@
-"""Settings of segmentations: derived from the data, and the paper's.
+"""Settings of segmentations, derived from the data; the paper's experiment itself is `longtail/recipes/ade20k.py`.
 
 What is said nowhere is mmsegmentation's, on which the paper's runs were made: SGD with momentum 0.9, a poly schedule
 from 0.01 at a batch of 16, weight decay 5e-4, an auxiliary loss of weight 0.4.
@@ -6,7 +6,6 @@ from 0.01 at a batch of 16, weight decay 5e-4, an auxiliary loss of weight 0.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -89,41 +88,3 @@ def derive(
         evaluate_every=max(1, epochs // 10),
         pixels=Pixels(crop=crop, short_side=None if small else 512, auxiliary=0.4),
     ), why
-
-
-def ade20k(alpha: float = 0.2, method: str = "gml") -> Recipe:
-    """ADE20K, FCN over a ResNet-50, as in the paper's Table 9 (Suh and Seo, ICML 2023).
-
-    Command   torchrun --nproc-per-node 4 -m longtail reproduce ade20k
-    Data      ADE20K, 150 classes (`longtail data prepare ade20k`, 1 GB)
-    Hardware  4 GPUs of 16 GB, 4 images each; the authors' is not stated
-    Time      not measured here; twice 160,000 steps, a teacher and a student
-    Expected  mIoU 38.1, mAcc 51.4 at alpha 0.2; 31.7 and 59.8 at alpha 1; cross-entropy 36.1 and 45.4
-
-    To the letter: FCN with a ResNet-50 of output stride 8, 160,000 steps, (k, k_m, tau_s, tau_g) = (8192, 27, 0.05,
-    0.07), both heads cosine classifiers, the auxiliary one under L_cls, the other under L_cls + L_GML. From
-    mmsegmentation's configuration, which the paper follows: ResNet-50 with the stem of three convolutions, ImageNet
-    weights, 16 crops of 512 x 512 a step, scales 0.5 to 2, flips, photometric distortion, whole-image answers. Not
-    stated by the paper, and chosen here: the teacher (the same network and schedule under L_cls), 64 queries and 32
-    keys an image, and that L_cls follows alpha (`--set alpha_cls=1` is the other reading).
-    """
-    base = Stage(
-        method=method,
-        settings=settings_for(method, alpha, 8192),
-        model="resnet50c",
-        pretrained=True,
-        epochs=40,
-        batch_size=16,
-        sync_batchnorm=True,
-        optim=Optim(lr=0.01, schedule="poly"),
-    )
-    return Recipe(
-        data=Data("ade20k"),
-        stages=stages_of(base, None),
-        name=f"ade20k-{method}-{alpha:g}",
-        evaluate_every=4,
-        pixels=Pixels(short_side=512, steps=4_000),
-    )
-
-
-RECIPES: dict[str, Callable[..., Recipe]] = {"ade20k": ade20k}

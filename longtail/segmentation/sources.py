@@ -46,6 +46,7 @@ def load(source: str | Path, *, root: str | Path | None = None) -> PixelTable:
     folder = data_root(root) / named if named else Path(source).expanduser()
     if not folder.is_dir():
         hint = "name the folder it is in with --data-root or LONGTAIL_DATA" if named else "give a folder of pairs"
+        hint += ", or fetch it with `longtail data prepare ade20k`" if source == "ade20k" else ""
         raise LongtailError(f"{folder.absolute()} is no folder: {hint}.")
     if (folder / "trainannot").is_dir():
         return camvid(folder)

@@ -40,8 +40,7 @@ def table(results: dict) -> str:
     for name, label in ROWS.items():
         run = results[name]
         numbers = " | ".join(f"{100 * run['summary'][key]:.1f}" for key in ("accuracy", "many", "medium", "few"))
-        command = " ".join(word for word in run["command"] if word != "--resume")
-        command = command.replace("python -m longtail", "longtail")
+        command = " ".join(run["command"])
         teacher = " + teacher's" if run["keys"] else ""
         lines.append(
             f"| {label} | {numbers} | {run['parameters'] / 1e6:.2f} M | {run['epochs']}{teacher} "

@@ -9,14 +9,15 @@ from typing import Any
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
 
-KEPT = ("config.json", "metrics.jsonl", "per_class.csv", "model.safetensors", "model.json", "bank.safetensors")
+KEPT = ("metrics.jsonl", "per_class.csv", "model.safetensors", "model.json", "bank.safetensors")
 
 
 def record(run: Path, name: str, results: Path = Path("results"), keep_weights: bool = True) -> dict[str, Any]:
-    """Write `results/NAME.json`, and beside it `results/runs/NAME/` with the log, the counts and the final weights."""
+    """Write `results/NAME.json`, and beside it `results/runs/NAME/` with config, log, counts and the final weights."""
     if not (run / "result.json").exists():
         raise LongtailError(f"{run} holds no finished run (there is no result.json): let it finish, or --resume it")
     config, last = read_json(run / "config.json"), read_json(run / "result.json")
+    config = {**config, "command": repeatable(config["command"])}
     earlier = [read_json(path) for path in sorted(run.glob("*/result.json"))]
     recipe = config["recipe"]
     entry = {
@@ -42,4 +43,16 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
     for file in KEPT:
         if (run / file).exists() and (keep_weights or not file.endswith(".safetensors")):
             shutil.copyfile(run / file, folder / file)
+    write_json(folder / "config.json", config)
     return entry
+
+
+def repeatable(command: list[str]) -> list[str]:
+    """The command as anybody would type it: without the folder it wrote to here and without `--resume`."""
+    words, kept = iter(command[1:]), ["longtail"]
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif word != "--resume" and not word.startswith("--out="):
+            kept.append(word)
+    return kept

@@ -7,8 +7,9 @@
       - name: lt100-gml
         run: train cifar100-lt --method gml --epochs 40 --teacher {lt100-logit_adjusted-s0}
 
-`{NAME}` is the folder of an earlier job, or what of it is kept under results/: a student may run on another day than
-its teacher, and on another machine. A run is a process of its own, so that one which fails takes nothing with it.
+`{NAME}` is what is kept of an earlier job under results/, so that a student may run on another day than its teacher and
+on another machine, and names a folder that everybody has; the folder of its run where no weights are kept. A run is a
+process of its own, so that one which fails takes nothing with it.
 """
 
 from __future__ import annotations
@@ -132,11 +133,11 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def _resolved(argument: str, runs: Path, results: Path) -> str:
-    """`{NAME}` becomes the folder of that job's run."""
+    """`{NAME}` becomes a folder with that job's final weights."""
 
     def folder(match: re.Match[str]) -> str:
-        for place in (runs / match[1], results / "runs" / match[1]):
-            if (place / "model.json").exists():
+        for place in (results / "runs" / match[1], runs / match[1]):
+            if (place / "model.safetensors").exists():
                 return str(place)
         raise LongtailError(f"there is no finished run of {match[1]!r}, which this job starts from")
 

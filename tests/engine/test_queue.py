@@ -71,6 +71,10 @@ def test_done_is_recorded_and_skipped_and_a_failure_takes_nothing_with_it(tmp_pa
     assert "no finished run of 'nobody'" in outcomes["orphan"].why
     assert json.loads((results / "student.json").read_text())["summary"]["accuracy"] > 0
     assert (results / "runs/plain/model.safetensors").exists()
+    teacher = str(results / "runs/plain")
+    command = ["longtail", *TINY.split(), "--method", "gml", "--teacher", teacher]
+    assert json.loads((results / "student.json").read_text())["command"] == command
+    assert json.loads((results / "runs/student/config.json").read_text())["command"] == command
     assert not (results / "runs/student/model.safetensors").exists()
 
     again = work(jobs, runs, results, say=lambda line: None)
@@ -81,7 +85,7 @@ def test_done_is_recorded_and_skipped_and_a_failure_takes_nothing_with_it(tmp_pa
 def test_a_teacher_is_found_where_its_record_is_kept(tmp_path):
     kept = tmp_path / "results/runs/plain"
     kept.mkdir(parents=True)
-    (kept / "model.json").write_text("{}")
+    (kept / "model.safetensors").write_bytes(b"")
     assert queue._resolved("--teacher={plain}", tmp_path / "runs", tmp_path / "results") == f"--teacher={kept}"
 
 

@@ -160,10 +160,11 @@ def answers(loglik_nc: np.ndarray, prior: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ShiftRow:
-    """Accuracy of one model on one resampled test, answered under three priors."""
+    """Accuracy of one model on tests resampled to one mix, answered under four priors; means over the resamples."""
 
     name: str
     images: int
+    train: float
     uniform: float
     true: float
     estimated: float
@@ -171,18 +172,25 @@ class ShiftRow:
 
 
 def under_shifts(
-    loglik_nc: np.ndarray, labels: np.ndarray, train_counts: np.ndarray, shifts: Mapping[str, float] = SHIFTS
+    loglik_nc: np.ndarray,
+    labels: np.ndarray,
+    train_counts: np.ndarray,
+    shifts: Mapping[str, float] = SHIFTS,
+    seeds: Sequence[int] = (0,),
 ) -> list[ShiftRow]:
-    """Resample a test to each shift and answer it under a uniform, the true and the estimated prior."""
+    """Resample a test to each shift, once a seed, and answer it under the training, uniform, true and estimated mix."""
+    fixed = [train_counts / train_counts.sum(), np.full(len(train_counts), 1 / len(train_counts))]
     rows = []
     for name, ratio in shifts.items():
-        kept = resample(labels, shifted_prior(train_counts, ratio))
-        loglik, truth = loglik_nc[kept], labels[kept]
-        true = np.bincount(truth, minlength=len(train_counts)) / len(truth)
-        estimated = estimate_prior(loglik, replicates=0).prior
-        uniform = np.full(len(train_counts), 1 / len(train_counts))
-        right = [float((answers(loglik, prior) == truth).mean()) for prior in (uniform, true, estimated)]
-        rows.append(ShiftRow(name, len(kept), *right, distance=float(np.abs(estimated - true).sum() / 2)))
+        found, images = [], 0
+        for seed in seeds:
+            kept = resample(labels, shifted_prior(train_counts, ratio), seed)
+            images, loglik, truth = len(kept), loglik_nc[kept], labels[kept]
+            true = np.bincount(truth, minlength=len(train_counts)) / len(truth)
+            estimated = estimate_prior(loglik, replicates=0).prior
+            right = [float((answers(loglik, prior) == truth).mean()) for prior in (*fixed, true, estimated)]
+            found.append([*right, float(np.abs(estimated - true).sum() / 2)])
+        rows.append(ShiftRow(name, images, *np.mean(found, axis=0).tolist()))
     return rows
 
 
@@ -204,10 +212,9 @@ def under_strengths(
 
 
 def render_shifts(rows: Sequence[ShiftRow]) -> str:
-    lines = [f"{'test mix':<12}  {'images':>6}  {'uniform':>7}  {'true':>7}  {'estimated':>9}  {'distance':>8}"]
-    lines += [
-        f"{r.name:<12}  {r.images:>6}  {100 * r.uniform:>7.1f}  {100 * r.true:>7.1f}  {100 * r.estimated:>9.1f}"
-        f"  {r.distance:>8.2f}"
-        for r in rows
-    ]
+    names = ("train", "uniform", "true", "estimated")
+    lines = [f"{'test mix':<12}  {'images':>6}  {'  '.join(f'{name:>9}' for name in names)}  {'distance':>8}"]
+    for row in rows:
+        cells = "  ".join(f"{100 * getattr(row, name):>9.1f}" for name in names)
+        lines.append(f"{row.name:<12}  {row.images:>6}  {cells}  {row.distance:>8.2f}")
     return "\n".join(lines)

@@ -1,11 +1,14 @@
-"""The Python in the two pages about evaluation runs as it stands."""
+"""The Python in the two pages about evaluation runs as it stands, and their tables are what results/ say."""
 
+import importlib.util
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("page", ["evaluate.md", "priors.md"])
@@ -16,3 +19,19 @@ def test_python_on_the_page_runs(page, tmp_path, monkeypatch):
     namespace = {}
     for block in blocks:
         exec(block, namespace)
+
+
+def test_the_table_of_priors_is_what_the_recorded_runs_gave():
+    spec = importlib.util.spec_from_file_location("dev_priors", ROOT / "dev/priors.py")
+    assert spec
+    assert spec.loader
+    priors = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(priors)
+    page = (DOCS / "priors.md").read_text(encoding="utf-8")
+    found = [json.loads(path.read_text()) for path in (ROOT / "results").glob("priors-*.json")]
+    assert found
+    for entry in found:
+        assert priors.table(entry) in page
+        run = json.loads((ROOT / f"results/{entry['run']}.json").read_text())["summary"]
+        balanced = next(row for row in entry["rows"] if row["name"] == "uniform")
+        assert balanced["images"] == run["images"]

@@ -139,7 +139,19 @@ def test_knowing_or_estimating_the_mix_gains_what_theory_says():
     for strong in ("forward 50", "backward 50"):
         assert table[strong].true > table[strong].uniform + 0.03
     assert table["uniform"].true == table["uniform"].uniform
+    assert table["forward 50"].train > table["forward 50"].uniform
+    assert table["backward 50"].train < table["backward 50"].uniform - 0.03  # the wrong prior costs
     assert len({len(line) for line in render_shifts(rows).splitlines()}) == 1
+
+
+def test_several_resamples_are_averaged():
+    labels = np.repeat(np.arange(10), 60)
+    loglik, counts = gaussians(labels, 10, spread=0.8), np.arange(10, 0, -1)
+    alone = [under_shifts(loglik, labels, counts, {"forward 10": 10.0}, seeds=(seed,))[0] for seed in (0, 1)]
+    (both,) = under_shifts(loglik, labels, counts, {"forward 10": 10.0}, seeds=(0, 1))
+    assert alone[0].uniform != alone[1].uniform
+    for name in ("train", "uniform", "true", "estimated", "distance"):
+        assert getattr(both, name) == pytest.approx(np.mean([getattr(row, name) for row in alone]))
 
 
 def test_strength_of_the_prior_trades_tail_for_head():

@@ -43,6 +43,7 @@ def train(
     clip: str | None = None,
     sentences: str | None = None,
     teacher: str | None = None,
+    first_stage: Path | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
@@ -79,6 +80,8 @@ def train(
         clip: a CLIP in place of a model: ViT-B-16/openai, or a folder; needs `pip install 'longtail[clip]'`.
         sentences: what methods that read text are told of the classes: JSON lines, or a folder in VL-LTR's layout.
         teacher: model of the teacher's stage, or a trained run's folder (with a slash), for methods that have one.
+        first_stage: a finished run's folder in place of the stage that a decoupled or post-hoc method starts from
+            (cross_entropy for tau_norm, crt, lws, ncm, posthoc_adjusted), or of an encoder's.
         epochs: of every stage.
         batch_size: in all, over devices and accumulation steps.
         lr: learning rate at that batch size.
@@ -166,6 +169,7 @@ def train(
             model=f"clip:{clip}" if clip else model,
             sentences=sentences,
             teacher=teacher,
+            first_stage=str(first_stage) if first_stage else None,
             epochs=epochs,
             batch_size=batch_size,
             lr=lr,

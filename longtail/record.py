@@ -33,6 +33,7 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
         "hours": last["hours"],
         "stages": [*earlier, last],
         "keys": recipe["stages"][-1]["keys"],
+        "start_from": recipe["stages"][-1]["start_from"],
         "command": config["command"],
         "environment": config["environment"],
     }

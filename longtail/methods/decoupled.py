@@ -15,7 +15,11 @@ BACKBONE = "backbone"
 
 
 def after_cross_entropy(base: Stage, *, share: float = 0.0, sampler: str = "instance") -> tuple[Stage, ...]:
-    """Cross-entropy, then `base.method` on its frozen backbone for a share of the epochs; 0 is no training at all."""
+    """Cross-entropy, then `base.method` on its frozen backbone for a share of the epochs; 0 is no training at all.
+
+    A head alone needs no warm-up, and a few epochs have no time for the first stage's.
+    """
     first = replace(base, name=BACKBONE, method="cross_entropy", settings={})
     epochs = max(1, round(share * base.epochs)) if share else 0
-    return (first, replace(base, start_from=BACKBONE, trains="head", epochs=epochs, sampler=sampler))
+    optim = replace(base.optim, warmup_epochs=0.0)
+    return (first, replace(base, start_from=BACKBONE, trains="head", epochs=epochs, sampler=sampler, optim=optim))

@@ -79,10 +79,8 @@ def supcon_loss(views_bd: tuple[Tensor, ...], labels_b: Tensor, tau: float, rank
 def stages(base: Stage) -> tuple[Stage, ...]:
     encoder = replace(base, name="encoder", answers=False)
     epochs = max(1, round(base.epochs / 10))
-    head = replace(
-        base, method="logit_adjusted", settings={}, start_from="encoder", trains="head", epochs=epochs, keys=""
-    )
-    return (encoder, head)
+    head = replace(base, method="logit_adjusted", settings={}, start_from="encoder", trains="head", epochs=epochs)
+    return (encoder, replace(head, keys="", optim=replace(base.optim, warmup_epochs=0.0)))  # a head alone needs none
 
 
 METHOD = Published(

@@ -21,6 +21,7 @@ def derive(
     method: str = "gml",
     model: str | None = None,
     teacher: str | None = None,
+    first_stage: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
@@ -31,7 +32,10 @@ def derive(
     seed: int = 0,
     precision: str = "auto",
 ) -> tuple[Recipe, list[str]]:
-    """`image_size` is None for images on disk, whose sizes differ. `teacher` is a model's name or a run folder."""
+    """`image_size` is None for images on disk, whose sizes differ.
+
+    `teacher` is a model's name or a run folder, `first_stage` a run folder.
+    """
     images, why = int(counts.sum()), []
     said = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "augment": augment}
     small = image_size is not None and image_size <= 64
@@ -70,6 +74,8 @@ def derive(
     stages = published.stages(base)
     if len(stages) > 1 and stages[-1].keys and teacher is not None:
         stages = _with_teacher(stages, teacher)
+    if first_stage is not None:
+        stages = _with_first_stage(method, stages, first_stage)
     benchmark = data.source.endswith("-lt")
     return Recipe(
         data=data,
@@ -114,3 +120,11 @@ def _with_teacher(stages: tuple[Stage, ...], teacher: str) -> tuple[Stage, ...]:
     if "/" in teacher or teacher.startswith("."):
         return (replace(stages[-1], name="train", keys=teacher),)
     return (replace(stages[0], model=teacher), *stages[1:])
+
+
+def _with_first_stage(method: str, stages: tuple[Stage, ...], run: str) -> tuple[Stage, ...]:
+    """A run folder replaces the stage that the others start from, so that several methods share one backbone."""
+    first, *rest = stages
+    if not rest or any(stage.start_from != first.name for stage in rest):
+        raise LongtailError(f"{method} has no stage that starts from an earlier one: leave --first-stage out")
+    return tuple(replace(stage, start_from=run) for stage in rest)

@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from squares import squares
@@ -18,6 +19,7 @@ from longtail.models.backbone import SmallConvNet
 from longtail.models.teacher import Teacher
 from longtail.prior import log_prior
 from longtail.recipe import Data, Optim, Recipe, Stage
+from longtail.recipes.derive import derive
 from longtail.types import Batch
 
 COUNTS = [24, 12, 6, 1]
@@ -199,3 +201,17 @@ def test_the_first_stage_of_decoupled_methods_is_trained_once(table, tmp_path, m
         quiet = Progress(open("/dev/null", "w"))  # noqa: SIM115
         reused.append(stages.run(recipe, table, tmp_path / name, place, progress=quiet)[0].reused)
     assert reused == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize("name", ["crt", "lws", "tau_norm", "ncm", "posthoc_adjusted", "supcon", "moco"])
+def test_a_finished_run_stands_in_for_the_first_stage(name):
+    data, counts = Data("cifar100-lt"), np.array(COUNTS)
+    both, _ = derive(data, counts, 32, method=name)
+    alone, _ = derive(data, counts, 32, method=name, first_stage="runs/first")
+    assert alone.stages == (replace(both.stages[-1], start_from="runs/first"),)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "gml", "kd"])
+def test_a_method_that_starts_from_nothing_takes_no_first_stage(name):
+    with pytest.raises(LongtailError, match="no stage that starts from an earlier one"):
+        derive(Data("cifar100-lt"), np.array(COUNTS), 32, method=name, first_stage="runs/first")

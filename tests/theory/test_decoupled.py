@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from longtail.likelihood.linear import Linear
 from longtail.methods import METHODS, cross_entropy, lws, ncm, posthoc_adjusted, tau_norm
 from longtail.prior import log_prior, prior_free
-from longtail.recipe import Stage
+from longtail.recipe import Optim, Stage
 
 COUNTS = [50, 20, 5, 1]
 
@@ -98,10 +98,11 @@ def test_class_means_answer_by_distance_in_centred_normalised_space():
     ],
 )
 def test_the_second_stage_keeps_the_backbone_and_is_as_long_as_published(name, epochs, sampler):
-    first, second = METHODS[name].stages(Stage(method=name, epochs=90))
+    first, second = METHODS[name].stages(Stage(method=name, epochs=90, optim=Optim(warmup_epochs=5.0)))
     assert (first.method, first.sampler, first.trains, first.epochs) == ("cross_entropy", "instance", "all", 90)
     assert (second.method, second.start_from, second.trains) == (name, first.name, "head")
     assert (second.epochs, second.sampler) == (epochs, sampler)
+    assert (first.optim.warmup_epochs, second.optim.warmup_epochs) == (5.0, 0.0)  # lws would never leave it
 
 
 def test_normalised_and_mean_scores_have_nothing_left_to_take_out():

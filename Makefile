@@ -23,6 +23,12 @@ format: .venv/ready-to-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Warnings are errors; what the pages say to run is run; links inside the project lead somewhere.
+docs: .venv/ready-to-document
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python docs/links.py docs/_build/html
+	$(BIN)/python -m pytest tests/test_docs.py
+
 bench: .venv/ready-to-test
 	$(BIN)/python -m benchmarks
 
@@ -34,6 +40,10 @@ bench: .venv/ready-to-test
 
 .venv/ready-to-test: .venv/ready
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $@
+
+.venv/ready-to-document: .venv/ready-to-test
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	@touch $@
 
 clean:

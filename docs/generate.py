@@ -26,13 +26,24 @@ from longtail.recipe import Stage
 ROOT = Path(__file__).parents[1]
 COLUMNS = ("likelihood", "samples", "prior", "numerator", "weight")
 GROUPS = ("many", "medium", "few")
+CONTENTS = {
+    "Use it": ("start", "choose", "tutorial", "data", "evaluate", "priors", "pitfalls"),
+    "Understand it": ("template", "methods/index", "results", "reproduce"),
+    "Beyond one label an image": ("segmentation", "vision_language"),
+    "Build on it": ("extend", "api", "scale", "cost", "reliability"),
+}
 BENCHMARK = {"source": "cifar100-lt", "imbalance": 100}  # where methods are compared
 
 
 def write_pages(docs: Path) -> None:
     pages = {"index": methods_index(), **{name: method_page(row) for name, row in METHODS.items()}}
     _write_all(docs / "methods", pages)
-    _write_all(docs / "_generated", {"method_table": method_table(""), "measured": measured_table("methods/")})
+    parts = {
+        "contents": contents(docs),
+        "method_table": method_table("methods/"),
+        "measured": measured_table("methods/"),
+    }
+    _write_all(docs / "_generated", parts)
 
 
 def _write_all(folder: Path, pages: dict[str, str]) -> None:
@@ -45,6 +56,15 @@ def _write_all(folder: Path, pages: dict[str, str]) -> None:
         path = folder / f"{name}.md"
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+
+
+def contents(docs: Path) -> str:
+    """The site's table of contents: the pages that are there, in the order in which they are read."""
+    parts = []
+    for caption, pages in CONTENTS.items():
+        there = "\n".join(page for page in pages if (docs / f"{page}.md").exists())
+        parts.append(f"```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{there}\n```\n")
+    return "\n".join(parts)
 
 
 # ---- methods ------------------------------------------------------------------------------------------------------

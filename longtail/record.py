@@ -28,6 +28,7 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
         "seed": recipe["seed"],
         "epochs": last["epochs"],
         "summary": last["summary"],
+        "second": last.get("second", {}),
         "rule": "last epoch, answered as trained",
         "parameters": last["parameters"],
         "hours": last["hours"],

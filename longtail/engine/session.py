@@ -98,7 +98,11 @@ def about_text(stage: Stage, table: ImageTable) -> list[str]:
 
 def last_table(finished: list[stages.Finished], columns: Mapping[str, str] = HEADLINE) -> str:
     """The last epoch of every answering stage, a student beside its teacher."""
-    rows = {f"{stage.method} ({stage.stage})": stage.summary for stage in finished if stage.summary}
+    rows = {}
+    for stage in finished:
+        row = f"{stage.method} ({stage.stage})"
+        rows |= {row: stage.summary} if stage.summary else {}
+        rows |= {f"{row}, {name}": summary for name, summary in stage.second.items()}
     lines = ["", render(rows, columns), "the last epoch, answered as trained, in per cent"]
     for stage in finished:
         cost = "reused, trained in" if stage.reused else "trained in"

@@ -14,14 +14,13 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from longtail import __version__
-from longtail.contrast.bank import Bank
 from longtail.contrast.momentum import MomentumEncoder
 from longtail.data import benchmarks, splits
 from longtail.data.batch_augment import named
@@ -29,7 +28,7 @@ from longtail.data.columns import Columns
 from longtail.data.loader import Loader
 from longtail.data.samplers import class_shares
 from longtail.data.table import FileStore, ImageStore, ImageTable, in_memory
-from longtail.engine import dist, trained
+from longtail.engine import dist, second_answer, trained
 from longtail.engine.device import Device
 from longtail.engine.inputs import Inputs
 from longtail.engine.logs import Progress
@@ -38,7 +37,6 @@ from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
 from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
-from longtail.measure.calibrate import average_weight
 from longtail.measure.counters import Counters
 from longtail.measure.groups import Groups, by_terciles, by_threshold
 from longtail.measure.metrics import Summary, summarise
@@ -47,7 +45,7 @@ from longtail.methods import build_objective, find
 from longtail.methods.method import Method
 from longtail.models import backbone as backbones
 from longtail.models.teacher import Teacher
-from longtail.prior import log_prior, prior_free
+from longtail.prior import log_prior
 from longtail.recipe import Data, Recipe, Stage, to_dict
 
 
@@ -62,6 +60,7 @@ class Finished:
     epochs: int
     hours: float
     summary: Summary  # of the last epoch, answered as trained
+    second: dict[str, Summary] = field(default_factory=dict)  # what a bank answers, see `second_answer.py`
     reused: bool = False
 
 
@@ -227,6 +226,10 @@ def _train_stage(
         )
     with method.answering():
         classes = counted(method)
+        weight, second = None, {}
+        if stage.answers and second_answer.has_bank(method):
+            weight = second_answer.fitted_weight(method, inputs)
+            second = second_answer.count(method, test, table.num_classes, device, weight)
         result = Finished(
             stage.name,
             stage.method,
@@ -236,11 +239,13 @@ def _train_stage(
             epochs=stage.epochs,
             hours=sum(row["seconds"] for row in _read_metrics(folder)) / 3600,
             summary=summary_of(classes),
+            second={name: summary_of(answer) for name, answer in second.items()},
         )
         if dist.is_main():
             if classes is not None:
                 write_csv(folder / "per_class.csv", classes, table.classes, table.counts(), groups)
-            about = inputs.card() | {"groups": recipe.groups} | second_answer(method, inputs)
+            about = inputs.card() | {"groups": recipe.groups}
+            about |= {} if weight is None else {"kernel_weight": weight}
             trained.save(folder, method, stage, about)
             write_json(folder / "result.json", result.__dict__)
     dist.barrier()
@@ -309,27 +314,6 @@ def count(answer: Callable[[torch.Tensor], torch.Tensor], loader: Loader, num_cl
         counters.update(scores_bc, batch.labels)
     dist.sum_over_ranks(counters.state)
     return counters.per_class()
-
-
-@torch.no_grad()
-def second_answer(method: Method, inputs: Inputs) -> dict[str, float]:
-    """The kernel's share in the average of the two answers, from rows that training never saw; {} where there are none.
-
-    A training row would find itself in the bank. Called by one rank, for all of `val`.
-    """
-    bank = getattr(method.objective, "bank", None)
-    if not isinstance(bank, Bank) or not bank.any_filled or not len(inputs.table.rows("val")):
-        return {}
-    objective: Any = method.objective
-    cosine, kernel, labels = [], [], []
-    for batch in inputs.plain("val", whole=True).epoch(0):
-        with inputs.device.autocast():
-            features_bd = method.backbone(batch.views[0])
-            cosine.append(prior_free(objective.scores(features_bd), objective.log_mass, objective.log_added))
-            kernel.append(objective.kernel_loglik(features_bd))
-        labels.append(batch.labels)
-    first, second, truth = (torch.cat(parts).cpu() for parts in (cosine, kernel, labels))
-    return {"kernel_weight": average_weight(first.float().numpy(), second.float().numpy(), truth.numpy())}
 
 
 def groups_of(recipe: Recipe, table: ImageTable) -> Groups:

@@ -540,7 +540,7 @@ def queue(
     if dry_run:
         for job in jobs:
             done = (results / f"{job.name}.json").exists()
-            print(f"{'done' if done else 'to do':5s}  {job.name}: longtail {' '.join(job.arguments)}")
+            print(f"{'done' if done else 'to do':5s}  {job.name}: {job.command}")
         return
     outcomes = queues.work(jobs, runs, results)
     print(queues.summary(outcomes, jobs))

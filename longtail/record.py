@@ -10,6 +10,7 @@ from longtail.errors import LongtailError
 from longtail.files import read_json, write_json
 
 KEPT = ("metrics.jsonl", "per_class.csv", "model.safetensors", "model.json", "bank.safetensors")
+KEPT += ("open_clip_config.json", "corpus.jsonl")  # of a small CLIP, which `--clip` takes from there
 
 
 def record(run: Path, name: str, results: Path = Path("results"), keep_weights: bool = True) -> dict[str, Any]:
@@ -51,7 +52,8 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
 
 def repeatable(command: list[str]) -> list[str]:
     """The command as anybody would type it: without the folder it wrote to here and without `--resume`."""
-    words, kept = iter(command[1:]), ["longtail"]
+    program = Path(command[0])
+    words, kept = iter(command[1:]), ["python", "-m", f"longtail.{program.stem}"] if program.suffix else ["longtail"]
     for word in words:
         if word == "--out":
             next(words, None)

@@ -7,6 +7,8 @@
       - name: lt100-gml
         run: train cifar100-lt --method gml --epochs 40 --teacher {lt100-logit_adjusted-s0}
 
+A `run` may also begin with the name of a module, as `longtail.small_clip` is one: it takes --out and --resume too.
+
 `{NAME}` is what is kept of an earlier job under results/, so that a student may run on another day than its teacher and
 on another machine, and names a folder that everybody has; the folder of its run where no weights are kept. A run is a
 process of its own, so that one which fails takes nothing with it.
@@ -36,8 +38,16 @@ _STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.S
 @dataclass(frozen=True)
 class Job:
     name: str
-    arguments: tuple[str, ...]  # of `longtail`, without --out and --resume
+    arguments: tuple[str, ...]  # of `longtail`, or of a module of it; without --out and --resume
     weights: bool = True  # are the final ones kept under results/?
+
+    @property
+    def of_module(self) -> bool:
+        return self.arguments[0].startswith("longtail.")
+
+    @property
+    def command(self) -> str:
+        return shlex.join(("python", "-m", *self.arguments) if self.of_module else ("longtail", *self.arguments))
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ def work(
         if (results / f"{job.name}.json").exists():
             outcomes.append(Outcome(job, "skipped", "has a result"))
             continue
-        say(f"[{number}/{len(jobs)}] {job.name}: longtail {shlex.join(job.arguments)}")
+        say(f"[{number}/{len(jobs)}] {job.name}: {job.command}")
         outcome = _run(job, runs, results)
         outcomes.append(outcome)
         say(f"[{number}/{len(jobs)}] {job.name}: {outcome.how}{f', {outcome.why}' if outcome.why else ''}")
@@ -107,7 +117,8 @@ def _run(job: Job, runs: Path, results: Path) -> Outcome:
     except LongtailError as error:
         return Outcome(job, "failed", str(error))
     runs.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "longtail", *arguments, "--out", str(folder), "--resume"]
+    module = [] if job.of_module else ["longtail"]
+    command = [sys.executable, "-m", *module, *arguments, "--out", str(folder), "--resume"]
     with open(log, "a", encoding="utf-8") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         code = _wait(process)

@@ -52,6 +52,22 @@ TEMPLATES = (
 )
 
 
+def sentences(name: str) -> list[str]:
+    """All that a caption may say of this class by name, in every colour; without the first, a template everywhere."""
+    named = [template for template in TEMPLATES[1:] if "{name}" in template]
+    made = [
+        template.format(name=readable(name), kind=KIND_OF[name], colour=colour, background=colour)
+        for template in named
+        for colour in COLOURS
+    ]
+    return list(dict.fromkeys(made))
+
+
+def words(classes: tuple[str, ...]) -> list[str]:
+    """Texts that together hold every word of every caption."""
+    return [*(sentence for name in classes for sentence in sentences(name)), *KINDS, *TEMPLATES]
+
+
 def colours(images: np.ndarray) -> np.ndarray:
     """uint8 [N, H, W, 3] -> [N, 2] indices into COLOURS: most frequent in the middle, and at the border."""
     palette = np.array(list(COLOURS.values()), np.float32)

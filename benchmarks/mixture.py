@@ -7,6 +7,7 @@ gradient to the temperature. The floor is S = q z^T, dS z and dS^T q on the same
 """
 
 import argparse
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ SHAPES = (
 )
 
 
+@functools.lru_cache(maxsize=1)  # of one shape at a time: iNaturalist's keys alone are 268 MB
 def problem(shape: Shape) -> tuple[Any, ...]:
     torch.manual_seed(0)
     counts = (1e4 * shape.imbalance ** -torch.linspace(0, 1, shape.classes)).long()
@@ -91,7 +93,9 @@ def plain(shape: Shape) -> Callable[[], Any]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=15)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     device.choose()  # as in a training: the allocator keeps what a step frees
     print("times the floor; bf16: gain over our float32; memory: beyond the gradients, in similarity matrices")
     print(
@@ -99,7 +103,7 @@ def main() -> None:
     )
     rows = []
     for shape in SHAPES:
-        ms = medians_ms({make.__name__: make(shape) for make in (floor, both, plain, in_bf16)}, repeats)
+        ms = medians_ms({make.__name__: make(shape) for make in (floor, both, plain, in_bf16)}, arguments.repeats)
         ratio = {name: ms[name] / ms["floor"] for name in ("both", "plain", "in_bf16")}
         gradients_mb, matrix_mb = 4 * shape.dim * (shape.k + shape.batch) / 2**20, 4 * shape.k * shape.batch / 2**20
         memory = {
@@ -111,7 +115,8 @@ def main() -> None:
             f"{ms['both'] / ms['in_bf16']:8.2f}{memory['both']:9.2f}{memory['floor']:10.2f}",
             flush=True,
         )
-    print(write_result("mixture", {"shapes": rows}))
+    name = "mixture" if arguments.threads == 1 else f"mixture-{arguments.threads}-threads"
+    print(write_result(name, {"shapes": rows}))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from longtail.answers.run import Run
+from longtail.contrast.reembed import embedded
 
 
 class Neighbour(NamedTuple):
@@ -24,7 +25,7 @@ def nearest(run: Run, images: Tensor, number: int = 5) -> list[list[Neighbour]]:
     bank = objective.bank
     with run.device.autocast():
         query_bd = objective.embed_query(run.model.method.backbone(images)).float()
-        keys_kd = objective.embed_key(bank.features).float()
+        keys_kd = embedded(objective.embed_key, bank.features, None).float()
     similarity_bk = (query_bd @ keys_kd.T).masked_fill(~bank.filled, -torch.inf)
     best, places = similarity_bk.sort(dim=1, descending=True)
     rows, classes = bank.ids[places], bank.segments.class_of_row[places]

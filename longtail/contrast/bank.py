@@ -112,8 +112,11 @@ class Bank(nn.Module):
         return filled[offsets].diff()
 
     @torch.no_grad()
-    def enqueue(self, features_bd: Tensor, labels_b: Tensor, ids_b: Tensor) -> None:
-        """Each class's ring takes its samples in batch order, new over old; of too many, the last stay."""
+    def enqueue(self, features_bd: Tensor, labels_b: Tensor, ids_b: Tensor) -> Tensor:
+        """Each class's ring takes its samples in batch order, new over old; of too many, the last stay.
+
+        -> [B] the rows that were written, in no particular order; `len(self)` for each sample that found no place.
+        """
         assert not self.frozen, "a full bank does not change"
         labels, order = labels_b.sort(stable=True)
         bounds = torch.searchsorted(labels, torch.arange(len(self._pointers) + 1, device=labels.device))
@@ -135,6 +138,11 @@ class Bank(nn.Module):
             self.any_filled = bool(self._filled.any())
         if not self.all_filled and (self._filled.device.type == "cpu" or self._enqueues % POLL == 0):
             self.all_filled = bool(self.filled.all())
+        return row
+
+    def with_spare_row(self) -> tuple[Tensor, Tensor]:
+        """Features and flags of the bank and of the row behind it, which is never filled."""
+        return self._features, torch.cat([self.filled, self.filled.new_zeros(1)])
 
     def stored(self) -> dict[str, Tensor]:
         """All of it, a frozen one's rows too, for `Bank.of_stored`."""

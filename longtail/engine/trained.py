@@ -25,7 +25,8 @@ from longtail.prior import prior_free
 from longtail.recipe import Stage
 
 BANK = "objective.bank."
-FOR_TRAINING = (BANK, "objective.queue.", "objective.memory.")  # what a model can answer without
+# What a model can answer without.
+FOR_TRAINING = (BANK, "objective.reembedding.", "objective.queue.", "objective.memory.")
 
 
 class Model(nn.Module):

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.contrast.bank import Bank
+from longtail.contrast.reembed import Reembedding, embedded
 from longtail.errors import LongtailError
 from longtail.likelihood.cosine import Cosine
 from longtail.likelihood.mixture import mixture_loglik, mixture_loglik_excluding_own
@@ -80,6 +81,9 @@ class GML(nn.Module):
         beta: float = 1.0,
         kd_weight: float = 0.0,
         kd_temperature: float = 4.0,
+        bank_dtype: str = "float32",  # or bfloat16: half the memory, and embedded in bfloat16
+        reembed: str = "all",  # or turns, in_use: what of the bank a step embeds, see `contrast/reembed.py`
+        reembed_share: float = 0.25,  # of its rows, where not all
         shard_bank: bool = False,  # each of W ranks embeds 1/W of the bank: less arithmetic, more communication
         both_views: bool = False,  # L_cls of the query view too, averaged: its features are there anyway
         mixup: float = 0.0,  # Beta(mixup, mixup) on the class view, where L_cls and the teacher see it
@@ -88,12 +92,18 @@ class GML(nn.Module):
         super().__init__()
         if bank not in ("ring", "full"):
             raise LongtailError(f"bank is ring or full, not {bank!r}")
+        if bank_dtype not in ("float32", "bfloat16"):
+            raise LongtailError(f"bank_dtype is float32 or bfloat16, not {bank_dtype!r}")
+        if vmf_below and reembed == "in_use":
+            raise LongtailError("vmf_below fits a distribution to all keys of a class: reembed in turns, or all")
         key_dim, hidden, embed = key_dim or dim, hidden or dim, embed or dim // 2
         self.likelihood = Cosine(dim, len(counts), tau_s)
         self.embed_query = Projection(dim, hidden, embed)
         self.embed_key = copy.deepcopy(self.embed_query) if key_dim == dim else Projection(key_dim, hidden, embed)
         self.log_tau = nn.Parameter(torch.tensor(float(tau_g)).log(), requires_grad=learn_tau)
-        self.bank = Bank.ring(counts, k, k_m, key_dim) if bank == "ring" else None
+        self.bank_dtype: torch.dtype = getattr(torch, bank_dtype)
+        self.bank = Bank.ring(counts, k, k_m, key_dim, self.bank_dtype) if bank == "ring" else None
+        self.reembedding = Reembedding(reembed, reembed_share, rows=k, dim=embed, shard=shard_bank)
         self.register_buffer("log_prior", log_prior(counts), persistent=False)
         self.register_buffer("log_added", log_prior(counts, alpha_cls))
         self.register_buffer("log_mass", log_prior(counts))
@@ -104,17 +114,18 @@ class GML(nn.Module):
         self.key_views = ("key",) if bank == "ring" else ()
         self.wants_full_bank = bank == "full"
         self.wants_key_scores = kd_weight > 0
-        self.shard_bank = shard_bank
         self.both_views, self.mixup, self.vmf_below = both_views, mixup, vmf_below
         self.ranks: Ranks = ALONE
 
     def enqueue(self, keys: Tensor, labels: Tensor, ids: Tensor) -> None:
         assert self.bank is not None, "a full bank is filled once, by fill()"
-        self.bank.enqueue(keys, labels, ids)
+        self.reembedding.entered(self.bank.enqueue(keys, labels, ids))
 
     def fill(self, keys: Tensor, labels: Tensor, ids: Tensor) -> None:
         """A full bank: the teacher is frozen, so its features of the whole training set never go stale."""
+        keys = keys.to(self.bank_dtype) if self.bank_dtype == torch.bfloat16 else keys
         self.bank = Bank.full(keys, labels, ids, len(self.log_mass))
+        self.reembedding.begin(len(self.bank))
 
     def forward(
         self,
@@ -148,34 +159,25 @@ class GML(nn.Module):
     def contrast(self, query: Tensor, labels: Tensor, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """L_GML alone, per query, and its parts; 0 for a query whose class has nothing in the bank."""
         assert self.bank is not None
-        bank, tau = self.bank, self.log_tau.exp()
-        known_b = bank.filled_counts()[labels] > 0
+        tau = self.log_tau.exp()
         query_bd = self.embed_query(query, ranks=self.ranks)
-        filled_k = bank.mask  # slots not yet filled are left out, where the authors' code has noise
-        keys_kd = self._embed_bank(bank, filled_k)
+        keys_kd, segments, key_ids, filled_k, known_c, log_weight_c = self.reembedding(
+            self.bank, self.embed_key, labels, self.ranks
+        )
+        known_b = known_c[labels]
         if not self.log_tau.requires_grad:
-            loglik_bc = self._with_few(
-                mixture_loglik(query_bd, keys_kd, bank.segments, tau, filled_k), query_bd, keys_kd
-            )
-            gml_b = torch.where(known_b, self._classify(loglik_bc, labels), 0.0)
+            loglik_bc = mixture_loglik(query_bd, keys_kd, segments, tau, filled_k)
+            gml_b = self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels, log_weight_c)
+            gml_b = torch.where(known_b, gml_b, 0.0)
             return gml_b, {"gml": gml_b.detach().mean()}
         loglik_bc, others_bc, valid_b = mixture_loglik_excluding_own(
-            query_bd, keys_kd, bank.segments, tau, labels, ids, bank.ids, filled_k
+            query_bd, keys_kd, segments, tau, labels, ids, key_ids, filled_k
         )
-        gml_b = torch.where(known_b, self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels), 0.0)
-        tau_b = torch.where(valid_b, self._classify(others_bc, labels), 0.0)
+        gml_b = self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels, log_weight_c)
+        gml_b = torch.where(known_b, gml_b, 0.0)
+        tau_b = torch.where(valid_b, self._classify(others_bc, labels, log_weight_c), 0.0)
         parts = {"gml": gml_b, "gml_without_own": tau_b, "left_out": (~valid_b).float(), "tau_g": tau}
         return gml_b + tau_b, {name: value.detach().mean() for name, value in parts.items()}
-
-    def _embed_bank(self, bank: Bank, filled_k: Tensor | None) -> Tensor:
-        if not self.shard_bank:
-            return self.embed_key(bank.features, filled_k)
-        world, k = self.ranks.world, len(bank)
-        ends = [k * (rank + 1) // world for rank in range(world)]
-        starts = [0, *ends[:-1]]
-        mine = slice(starts[self.ranks.rank], ends[self.ranks.rank])
-        keys_kd = self.embed_key(bank.features[mine], None if filled_k is None else filled_k[mine], self.ranks)
-        return self.ranks.gather(keys_kd, [end - start for start, end in zip(starts, ends, strict=True)])
 
     def _with_few(self, loglik_bc: Tensor, query_bd: Tensor, keys_kd: Tensor) -> Tensor:
         """The table, with the closed form in place of the mixture for classes with fewer keys than `vmf_below`."""
@@ -187,7 +189,8 @@ class GML(nn.Module):
         closed_bc = vmf_loglik(query_bd, concentration(mean_cd), self.log_tau.detach().exp())
         return torch.where((count_c > 0) & (count_c < self.vmf_below), closed_bc, loglik_bc)
 
-    def _classify(self, loglik_bc: Tensor, labels: Tensor) -> Tensor:
+    def _classify(self, loglik_bc: Tensor, labels: Tensor, log_weight_c: Tensor | None) -> Tensor:
+        loglik_bc = loglik_bc if log_weight_c is None else loglik_bc + log_weight_c
         return cross_entropy(add_prior(loglik_bc, self.log_prior, self.alpha), labels)
 
     def scores(self, features: Tensor) -> Tensor:
@@ -197,7 +200,8 @@ class GML(nn.Module):
     def kernel_loglik(self, features: Tensor) -> Tensor:
         """The second answer: the mixture over the bank, prior-free, [B, C]."""
         assert self.bank is not None, "the bank is empty: fill it, or train a step first"
-        bank, keys_kd, query_bd = self.bank, self.embed_key(self.bank.features), self.embed_query(features)
+        bank, query_bd = self.bank, self.embed_query(features)
+        keys_kd = embedded(self.embed_key, bank.features, None)
         loglik_bc = mixture_loglik(query_bd, keys_kd, bank.segments, self.log_tau.exp(), bank.mask)
         return self._with_few(loglik_bc, query_bd, keys_kd)
 

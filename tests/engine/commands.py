@@ -63,6 +63,7 @@ def _main(arguments: list[str], cwd: Path, said: list[Path], pipe: Connection, h
     for stream, path in zip((sys.stdout, sys.stderr), said, strict=True):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream.fileno())
     os.environ["LONGTAIL_CACHE"] = str(cwd / "cache")
+    multiprocessing.set_start_method(None, force=True)  # for the processes that read images: the platform's own way
     torch.set_num_threads(1)
     from longtail.cli import main
 
@@ -112,7 +113,7 @@ def with_momentum(data: Path) -> Recipe:
     """Keys from a momentum encoder, answers from averaged weights, a sampler that balances, AdamW."""
     settings = {"k": 24, "k_m": 2, "kd_weight": 0.0, "shard_bank": True}
     optim = Optim("adamw", lr=0.003, warmup_epochs=1.0)
-    stage = replace(STAGE, settings=settings, keys="momentum", ema=0.9, sampler="sqrt", optim=optim)
+    stage = replace(STAGE, settings=settings, keys="momentum", ema=0.9, sampler="square-root", optim=optim)
     return Recipe(Data(str(data)), (stage,), precision="float32", evaluate_every=2)
 
 

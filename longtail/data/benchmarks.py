@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from longtail.data import listed, parquet, sources, tails
-from longtail.data.columns import AS_USUAL, Columns
+from longtail.data.columns import AS_USUAL, Columns, refuse
 from longtail.data.listed import LISTED
 from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError
@@ -60,6 +60,8 @@ def load(
     list are relative to.
     """
     name = str(source) if isinstance(source, (str, Path)) else ""
+    if name in BENCHMARKS:
+        refuse(columns, name)
     if name in LISTED:
         table = listed.load(name, data_root(root))
     elif name in BENCHMARKS:

@@ -4,6 +4,7 @@ A file `classes.txt` beside the data, one name a line, decides it. Without one, 
 indices as they stand: labels 0, 1, 3 are four classes, of which one has no image.
 """
 
+import re
 import unicodedata
 from pathlib import Path
 
@@ -11,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from longtail.errors import LongtailError
-
-MULTI_LABEL_MARKS = ("|", ";")
 
 
 def read_classes(folder: Path) -> tuple[str, ...] | None:
@@ -47,11 +46,19 @@ def index_labels(
         row = int(np.flatnonzero(codes == names.index(name))[0])
         return LongtailError(f"{where}, image {row + 1}: {why}")
 
+    listed = set(classes or ())
+    known = listed | set(names)
     for name in names:
+        if name in listed:
+            continue
         if name in ("", "-1"):
             raise refuse(name, "has no label; fill it in or take the row out.")
-        if any(mark in name for mark in MULTI_LABEL_MARKS):
-            raise refuse(name, f'the label "{name}" names several classes, but each image must have exactly one.')
+        if _is_several(name, known):
+            raise refuse(
+                name,
+                f'the label "{name}" names several classes, but each image must have exactly one (if it is the name of '
+                f"one class, list it in classes.txt).",
+            )
     if classes is None:
         classes = _class_list(names)
     index = {} if are_indices else {name: c for c, name in enumerate(classes)}
@@ -61,6 +68,14 @@ def index_labels(
         elif name not in index:
             raise refuse(name, f'the label "{name}" is not one of the {len(classes)} classes; add it to their list.')
     return classes, np.array([index[name] for name in names], np.int32)[codes]
+
+
+def _is_several(label: str, known: set[str]) -> bool:
+    """cat|dog, [1, 2] and 3,7 are several labels; cat,dog is where there are cats and dogs besides."""
+    if "|" in label or ";" in label or (label[0] in "[({" and label[-1] in "])}"):
+        return True
+    parts = [part.strip() for part in re.split(r"[,+&/]", label)]
+    return len(parts) > 1 and (all(part in known for part in parts) or all(part.isdecimal() for part in parts))
 
 
 def _class_list(names: list[str]) -> tuple[str, ...]:

@@ -35,6 +35,15 @@ SPLIT_CODES = {  # index into SPLITS by every word that is used for it
 }
 
 
+def refuse(columns: Columns, what: str) -> None:
+    """Of data that have no columns: a column that was asked for would be left out without a word."""
+    for kind, name in vars(columns).items():
+        if name is not None:
+            raise LongtailError(
+                f"{what} has no columns, so --{kind}-column {name} says nothing: give a list with that column instead."
+            )
+
+
 def find(kind: str, asked: str | None, names: Sequence[str], where: str) -> str | None:
     """The column of this kind: the one asked for, else the first usual one there is."""
     if asked is not None and asked not in names:

@@ -17,6 +17,7 @@ from longtail.data.benchmarks import BENCHMARKS
 from longtail.data.decode import BadImage
 from longtail.data.duplicates import digest, near_copies, perceptual_hash
 from longtail.data.parallel import for_rows
+from longtail.data.splits import leaking_groups
 from longtail.data.table import SPLITS, ImageTable
 from longtail.measure.groups import NAMES, Groups, by_terciles, by_threshold
 
@@ -62,8 +63,7 @@ class Report:
             if n:
                 share = _percent(n / facts["images"][split])
                 findings.append(f"{split} images with a near-copy in train, which flatters results: {n:,} ({share})")
-        leaks = facts["leaking_groups"]
-        if leaks and leaks["groups"]:
+        if leaks := facts["leaking_groups"]:
             findings.append(f"groups on both sides of a split, which flatters results: {leaks['groups']:,}")
         return findings
 
@@ -79,8 +79,8 @@ class Report:
             lines += [
                 f"largest {tail['largest']:,}   smallest {tail['smallest']:,}   imbalance {tail['imbalance']:.3g}x   "
                 f"Gini {tail['gini']:.2f}   effective classes {tail['effective_classes']:.0f}",
-                f"the largest {tail['head_classes']:,} classes hold {_percent(tail['head_share'])} of the images, "
-                f"the rarest {tail['tail_classes']:,} hold {_percent(tail['tail_share'])}",
+                f"the largest {_classes_hold(tail['head_classes'])} {_percent(tail['head_share'])} of the images, "
+                f"the rarest {_classes_hold(tail['tail_classes'])} {_percent(tail['tail_share'])}",
                 " | ".join(f"{g['name']} ({g['bounds']}) {g['classes']:,} classes" for g in facts["groups"]),
                 sparkline(np.array(facts["counts"]["train"])),
             ]
@@ -121,7 +121,7 @@ def inspect_table(
             "unreadable": {"images": len(seen.bad), "which": list(seen.bad.values())},
             "copies": _copies(table, seen.digests, good),
             "near_copies": _near_copies(table, seen, good),
-            "leaking_groups": _leaking_groups(table),
+            "leaking_groups": leaking_groups(table),
             "counts": {split: table.counts(split).tolist() for split in SPLITS},
             "class_names": list(table.classes),
         }
@@ -207,15 +207,6 @@ def _near_copies(table: ImageTable, seen: Seen, good: np.ndarray) -> dict[str, A
     return {"images": images, "which": which}
 
 
-def _leaking_groups(table: ImageTable) -> dict[str, Any] | None:
-    if table.groups is None:
-        return None
-    pairs = np.unique(np.stack([table.groups, table.split]), axis=1)
-    groups, splits = np.unique(pairs[0], return_counts=True)
-    leaking = groups[splits > 1]
-    return {"groups": len(leaking), "images": int(np.isin(table.groups, leaking).sum())}
-
-
 def _describe(table: ImageTable, row: int) -> dict[str, str]:
     label = table.classes[table.labels[row]]
     return {"image": table.images.name(int(row)), "class": label, "split": SPLITS[table.split[row]]}
@@ -283,5 +274,9 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
+def _classes_hold(n: int) -> str:
+    return "class holds" if n == 1 else f"{n:,} classes hold"
+
+
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"

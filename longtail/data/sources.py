@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from longtail.data import folders, lists, parquet
-from longtail.data.columns import AS_USUAL, Columns
+from longtail.data.columns import AS_USUAL, Columns, refuse
 from longtail.data.table import ImageTable
 from longtail.errors import LongtailError
 
@@ -25,6 +25,7 @@ def load(
             return parquet.from_datasets(source, columns=columns, name=name or "dataset")
         from longtail.data import objects
 
+        refuse(columns, name or type(source).__name__)
         return objects.load(source, name)
     path, root = Path(source).expanduser(), Path(root).expanduser() if root else None
     if path.is_dir():
@@ -32,6 +33,7 @@ def load(
             return parquet.from_datasets(_datasets().load_from_disk(str(path)), columns=columns, name=path.name)
         if any(path.glob("*.parquet")) or any(path.glob("*/*.parquet")):
             return parquet.load(path, root=root, columns=columns)
+        refuse(columns, str(path))
         return folders.load(path)
     if lists.is_list(path) and path.is_file():
         return lists.load(path, root=root, columns=columns)

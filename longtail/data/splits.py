@@ -37,6 +37,17 @@ def hold_out(table: ImageTable, split: str = "test", fraction: float = 0.2, seed
     return divided, _report(table, divided, split, fraction, seed)
 
 
+def leaking_groups(table: ImageTable) -> dict[str, int] | None:
+    """How many groups have images on both sides of a split, and how many images those are; None where none has."""
+    if table.groups is None:
+        return None
+    pairs = np.unique(np.stack([table.groups, table.split]), axis=1)
+    groups, splits = np.unique(pairs[0], return_counts=True)
+    leaking = groups[splits > 1]
+    images = int(np.isin(table.groups, leaking).sum())
+    return {"groups": len(leaking), "images": images} if len(leaking) else None
+
+
 def _units(table: ImageTable, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """What must stay together, [n] codes; and each unit's place in the draw, from its content and the seed."""
     digests = [b""] * len(rows)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from longtail.data.decode import BadImage, decode
+from longtail.data.parallel import for_rows
 from longtail.errors import LongtailError
 
 SPLITS = ("train", "val", "test")
@@ -170,18 +171,45 @@ class ImageTable:
         return "\n".join(lines)
 
 
-def in_memory(table: ImageTable) -> ImageTable:
-    """Decode a table of equally large images once, into a PixelStore."""
+def in_memory(table: ImageTable, bad: dict[int, str] | None = None) -> ImageTable:
+    """Decode a table of equally large images once, into a PixelStore.
+
+    An image that cannot be decoded is an error or, where `bad` is given, left out and put into it: row -> reason.
+    """
     if isinstance(table.images, PixelStore):
         return table
-    first = table.images.decode(0)
-    pixels = np.empty((len(table), *first.shape), np.uint8)
-    for i in range(len(table)):
-        image = table.images.decode(i)
-        if image.shape != first.shape:
+    model = first_good(table)
+    shape = model[1].shape
+    pixels = np.empty((len(table), *shape), np.uint8)
+
+    def decode(row: int) -> None:
+        try:
+            image = table.images.decode(row)
+        except BadImage as error:
+            if bad is None:
+                raise
+            bad[row] = str(error)
+            return
+        if image.shape != shape:
             raise LongtailError(
-                f"{table.images.name(i)} is {image.shape[1]} x {image.shape[0]} but {table.images.name(0)} is "
-                f"{first.shape[1]} x {first.shape[0]}: images kept in memory must be of one size."
+                f"{table.images.name(row)} is {image.shape[1]} x {image.shape[0]} but {table.images.name(model[0])} is "
+                f"{shape[1]} x {shape[0]}: images kept in memory must be of one size."
             )
-        pixels[i] = image
+        pixels[row] = image
+
+    for_rows(len(table), decode, "decoding every image")
+    if bad:
+        good = np.delete(np.arange(len(table)), sorted(bad))
+        table, pixels = table.take(good), pixels[good]
     return replace(table, images=PixelStore(pixels, table.name))
+
+
+def first_good(table: ImageTable) -> tuple[int, np.ndarray]:
+    """The first row whose image can be decoded, and the image."""
+    reason = f"{table.name} has no images."
+    for row in range(len(table)):
+        try:
+            return row, table.images.decode(row)
+        except BadImage as error:
+            reason = str(error)
+    raise BadImage(reason)

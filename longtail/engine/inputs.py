@@ -31,6 +31,7 @@ class Inputs:
     def __init__(self, table: ImageTable, data: Data, format: ImageFormat, device: Device, seed: int, workers: int = 0):
         self.table, self.format, self.device, self.seed, self.workers = table, format, device, seed, workers
         self.on_bad_image = data.on_bad_image
+        self.bad: dict[int, str] = {}  # what the loaders skipped so far: row -> reason
         self.pixels = pixel_tensor(table, device.torch) if isinstance(table.images, PixelStore) else None
         self.labels = torch.from_numpy(table.labels.astype(np.int64))
         # What is reported: the test split, or where there is none the validation split.
@@ -95,7 +96,7 @@ class Inputs:
         if self.pixels is not None:
             common |= {"mean": self.format.mean, "std": self.format.std}
             return MemoryLoader(self.pixels, self.labels, epoch_order, shard, **common)
-        return DiskLoader(
+        loader = DiskLoader(
             self.table,
             epoch_order,
             shard,
@@ -105,6 +106,8 @@ class Inputs:
             on_bad_image="stop" if self.on_bad_image == "stop" else if_bad,  # type: ignore[arg-type]
             **common,
         )
+        loader.bad = self.bad
+        return loader
 
 
 def image_format(recipe: Recipe, table: ImageTable) -> ImageFormat:

@@ -33,7 +33,7 @@ from longtail.files import atomic, cannot_write, read_json, write_json
 FORMAT = 1
 
 _DESCRIPTION = {"config.json", "classes.csv", ".lock"}  # files that say what a run is, not what it found
-_MAY_DIFFER = {"data.root"}  # between a run and its continuation: where the data lie, not what they are
+_MAY_DIFFER = {"data.root", "data.on_bad_image"}  # between a run and its continuation: not what the data are
 _PACKAGES = ("longtail", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
 

@@ -7,7 +7,9 @@ read (a teacher) is also kept in a cache, under the hash of everything it depend
 from __future__ import annotations
 
 import copy
+import csv
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from longtail import __version__
@@ -25,9 +28,10 @@ from longtail.contrast.momentum import MomentumEncoder
 from longtail.data import benchmarks, splits
 from longtail.data.batch_augment import named
 from longtail.data.columns import Columns
+from longtail.data.decode import BadImage
 from longtail.data.loader import Loader
 from longtail.data.samplers import class_shares
-from longtail.data.table import FileStore, ImageStore, ImageTable, in_memory
+from longtail.data.table import FileStore, ImageStore, ImageTable, first_good, in_memory
 from longtail.engine import dist, second_answer, trained
 from longtail.engine.device import Device
 from longtail.engine.inputs import Inputs
@@ -36,7 +40,7 @@ from longtail.engine.loop import train
 from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
 from longtail.errors import LongtailError
-from longtail.files import read_json, write_json
+from longtail.files import atomic, read_json, write_json
 from longtail.measure.counters import Counters
 from longtail.measure.groups import Groups, by_terciles, by_threshold
 from longtail.measure.metrics import Summary, summarise
@@ -79,8 +83,16 @@ def load_data(data: Data, say: Callable[[str], None] = lambda line: None) -> Ima
 
 def ready(table: ImageTable, data: Data, say: Callable[[str], None] = lambda line: None) -> ImageTable:
     """A table with the splits that a recipe wants."""
+    if data.on_bad_image not in ("stop", "skip"):
+        raise LongtailError(f"--on-bad-image is stop or skip, not {data.on_bad_image!r}")
     if not len(table.rows("train")):
         raise LongtailError(f"{data.source} has no training images")
+    if (present := np.flatnonzero(table.counts())).size == 1:
+        raise LongtailError(
+            f'all training images of {data.source} are of the class "{table.classes[present[0]]}": a classifier needs '
+            f"a second one to tell it from"
+        )
+    table = _held_in_memory(table, data.on_bad_image, say)
     if not len(table.rows("test")) and not len(table.rows("val")):
         table, report = splits.hold_out(table, "test", data.test_fraction)
         say(report)
@@ -89,18 +101,29 @@ def ready(table: ImageTable, data: Data, say: Callable[[str], None] = lambda lin
     if data.val_fraction and not len(table.rows("val")):
         table, report = splits.hold_out(table, "val", data.val_fraction)
         say(report)
-    return _held_in_memory(table)
+    if leaks := splits.leaking_groups(table):
+        say(
+            f"groups on both sides of a split: {leaks['groups']:,}, with {leaks['images']:,} images; results will be "
+            f"better than on new groups (leave the split out, and one is made that keeps groups together)"
+        )
+    return table
 
 
-def _held_in_memory(table: ImageTable) -> ImageTable:
+def _held_in_memory(table: ImageTable, on_bad_image: str, say: Callable[[str], None]) -> ImageTable:
     """Small images of one size are decoded once; all others stay where they are and are read as they are needed."""
-    height, width, _ = table.images.decode(0).shape
+    height, width, _ = first_good(table)[1].shape
     if max(height, width) > 64 or len(table) * height * width * 3 > 4e9:
         return table
+    bad: dict[int, str] = {}
     try:
-        return in_memory(table)
-    except LongtailError:  # sizes differ, or an image is broken, which the reading loader names or skips as was asked
+        held = in_memory(table, bad if on_bad_image == "skip" else None)
+    except BadImage:
+        raise
+    except LongtailError:  # sizes differ
         return table
+    if bad:
+        say(f"images that cannot be used: {len(bad):,}, left out; the first: {bad[min(bad)]}")
+    return held
 
 
 def run(
@@ -129,6 +152,7 @@ def run(
         if (done := _read_result(folder)) is None:
             progress.say(f"{stage.name}: {describe(stage)}")
             done = _train_stage(recipe, stage, inputs, out, folder, progress, stop_requested)
+            _report_bad_images(inputs, out, progress)
             if cache is not None:
                 _put_into_cache(cache, folder)
         elif cached:
@@ -138,6 +162,28 @@ def run(
             shutil.rmtree(folder / "state", ignore_errors=True)
         finished.append(done)
     return finished
+
+
+def _report_bad_images(inputs: Inputs, out: Path, progress: Progress) -> None:
+    """Count and name what was skipped, whichever rank met it."""
+    if inputs.on_bad_image == "stop" or inputs.pixels is not None:
+        return
+    images = inputs.table.images
+    met = torch.zeros(len(inputs.table), dtype=torch.int32)
+    met[sorted(inputs.bad)] = 1
+    rows = dist.sum_over_ranks(met).nonzero()[:, 0].tolist()
+    if not (rows and dist.is_main()):
+        return
+    text = io.StringIO()
+    csv.writer(text).writerows(
+        [("image", "reason"), *((images.name(row), inputs.bad.get(row, "met by another rank")) for row in rows)]
+    )
+    with atomic(out / "bad_images.csv") as file:
+        file.write(text.getvalue().encode())
+    progress.say(
+        f"images that cannot be used: {len(rows):,}; a training took others of their batches instead, an evaluation "
+        f"left them out; {out / 'bad_images.csv'} names them"
+    )
 
 
 def check(recipe: Recipe, table: ImageTable) -> None:

@@ -138,6 +138,11 @@ def test_missing_classes_are_reported_and_shift_nothing():
     assert report.exit_code == 0
 
 
+def test_a_class_that_holds_everything_is_said_in_plain_words():
+    text = inspect_table(table([0, 1], [0, 0], [0, 0])).render()
+    assert "the largest class holds 100 % of the images, the rarest class holds 100 %" in text
+
+
 def test_digits_have_the_benchmarks_groups():
     text = inspect_table(load("digits-lt")).render()
     assert "many (> 100) 1 classes | medium (20 to 100) 4 classes | few (< 20) 5 classes" in text

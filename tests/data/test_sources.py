@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pictures import encode, write
 from PIL import Image
+from torchvision.datasets import FakeData
 
 from longtail.data import benchmarks, lists
+from longtail.data.columns import Columns
 from longtail.data.sources import load
 from longtail.engine import device as devices
 from longtail.engine import stages
@@ -74,6 +76,14 @@ def test_own_data_may_be_cut_to_a_tail(tmp_path):
     table = benchmarks.load(tmp_path, imbalance=10)
     assert table.counts().tolist() == [20, 2]
     assert len(np.unique(table.labels)) == 2
+
+
+def test_a_column_of_data_without_columns_is_an_error(tmp_path):
+    """To leave a group column out without a word would leak."""
+    write(tmp_path / "a" / "1.png", 1)
+    for source in (tmp_path, "digits-lt", FakeData(2)):
+        with pytest.raises(LongtailError, match=r"no columns, so --group-column camera says nothing: give a list"):
+            benchmarks.load(source, columns=Columns(group="camera"))
 
 
 def test_no_such_data():

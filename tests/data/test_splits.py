@@ -3,8 +3,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longtail.data.splits import hold_out
+from longtail.data.splits import hold_out, leaking_groups
 from longtail.data.table import ImageTable, PixelStore
+from longtail.engine import stages
+from longtail.recipe import Data
 
 
 def table_of(labels, groups=None, contents=None) -> ImageTable:
@@ -115,3 +117,15 @@ def test_a_class_of_one_image_repeated_stays_together():
 def test_empty_classes(empty):
     table = table_of([0, 2, 2, *empty])
     assert hold_out(table)[0].counts("test")[1] == 0
+
+
+def test_a_split_that_was_brought_along_and_leaks_is_told_of():
+    table = table_of([0, 1] * 5, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+    table.split[:3] = 2
+    assert leaking_groups(table) == {"groups": 1, "images": 2}
+    said = []
+    stages.ready(table, Data("mine"), said.append)
+    assert said[0].startswith("groups on both sides of a split: 1, with 2 images")
+    divided, _ = hold_out(table_of([0, 1] * 5, groups=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]))
+    assert leaking_groups(divided) is None
+    assert leaking_groups(table_of([0, 1])) is None

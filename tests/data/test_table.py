@@ -4,6 +4,7 @@ import pytest
 from pictures import encode
 from PIL import Image
 
+from longtail.data.decode import BadImage
 from longtail.data.table import BytesStore, FileStore, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError
 
@@ -67,6 +68,22 @@ def test_in_memory_refuses_mixed_sizes():
     store = BytesStore(pa.chunked_array([encoded]), pa.chunked_array([["one", "two"]]))
     with pytest.raises(LongtailError, match="two is 3 x 4 but one is 3 x 3"):
         in_memory(table(store, labels=(0, 0), split=(0, 0)))
+
+
+def test_images_that_cannot_be_decoded_are_left_out_where_that_is_asked_for(pixels):
+    encoded = [encode(Image.fromarray(image), "PNG") for image in pixels]
+    encoded[0] = encoded[2] = b"no image"
+    whole = table(BytesStore(pa.chunked_array([encoded]), pa.chunked_array([list("wxyz")])))
+    with pytest.raises(BadImage, match=r"^[wy] cannot be decoded"):
+        in_memory(whole)
+    bad = {}
+    held = in_memory(whole, bad)
+    assert {row: reason[0] for row, reason in bad.items()} == {0: "w", 2: "y"}
+    assert held.classes == whole.classes
+    assert (held.labels.tolist(), held.split.tolist()) == ([0, 0], [0, 2])
+    assert (held.images.pixels == pixels[[1, 3]]).all()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(BadImage, match="z cannot be decoded"):
+        in_memory(table(BytesStore(pa.chunked_array([[b"x"] * 4]), pa.chunked_array([list("wxyz")]))), {})
 
 
 def test_a_million_rows_cost_under_100_bytes_each_beyond_the_path():

@@ -465,6 +465,27 @@ def export(
     )
 
 
+def serve(
+    run: Positional[Path],
+    /,
+    port: int | None = None,
+    device: str = "auto",
+) -> None:
+    """A page on this machine: drop an image, move the prior from uniform to train, see the bank's nearest samples.
+
+    Args:
+        run: the run folder.
+        port: of 127.0.0.1; the first free one from 7860 if not given.
+        device: auto, cpu, cuda or mps.
+    """
+    if is_segmentation(run):
+        raise LongtailError("serve shows classes of whole images: paint a segmentation's masks with `longtail predict`")
+    from longtail.answers.run import open_run
+    from longtail.answers.serve import serve
+
+    serve(open_run(run, device), port)
+
+
 def inspect(
     data: Positional[str],
     /,
@@ -645,6 +666,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "report": report,
     "compare": compare,
     "export": export,
+    "serve": serve,
     "inspect": inspect,
     "data": data,
     "queue": queue,

@@ -23,7 +23,7 @@ def test_help_names_every_verb(tmp_path, capsys):
         main(["--help"])
     assert done.value.code == 0
     shown = capsys.readouterr().out
-    assert all(verb in shown for verb in ("demo", "train", "evaluate", "list"))
+    assert all(verb in shown for verb in ("demo", "train", "evaluate", "serve", "list"))
 
 
 def test_train_then_evaluate(tmp_path):

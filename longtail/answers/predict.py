@@ -112,7 +112,7 @@ def _scored(
     run: Run, images: Iterable[ImageLike], head: str, *, as_trained: bool, resize: bool, batch_size: int
 ) -> Iterator[tuple[list[Outcome], Tensor]]:
     """Batches of outcomes, and scores [good ones, C] on the CPU. The next batch is decoded while one is scored."""
-    prepare, card = Preparation(run.model.card, resize), run.model.card
+    prepare = Preparation(run.model.card, resize)
     numbered = enumerate(images)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
 
@@ -125,11 +125,16 @@ def _scored(
             good = [pixels for _, pixels, _ in batch if pixels is not None]
             scores = torch.empty(0, len(run.classes))
             if good:
-                pixels = torch.stack(good).to(run.device.torch)
-                x = normalise(pixels, card["mean"], card["std"], torch.float32, run.device.channels_last)
+                x = normalised(run, torch.stack(good))
                 with run.device.autocast():
                     scores = (run.model.scores(x) if as_trained else run.model(x, head)).float().cpu()
             yield [(name, error) for name, _, error in batch], scores
+
+
+def normalised(run: Run, pixels: Tensor) -> Tensor:
+    """uint8 [B, 3, H, W] as the model takes them, on its device."""
+    card, device = run.model.card, run.device
+    return normalise(pixels.to(device.torch), card["mean"], card["std"], torch.float32, device.channels_last)
 
 
 class Preparation:

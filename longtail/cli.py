@@ -79,7 +79,8 @@ def train(
         model: resnet20 to resnet110 (CIFAR), small, or any timm name.
         clip: a CLIP in place of a model: ViT-B-16/openai, or a folder; needs `pip install 'longtail[clip]'`.
         sentences: what methods that read text are told of the classes: JSON lines, or a folder in VL-LTR's layout.
-        teacher: model of the teacher's stage, or a trained run's folder (with a slash), for methods that have one.
+        teacher: for methods that have one, the model of its stage, or a trained run's folder (with a slash); momentum
+            takes a moving average of the student instead.
         first_stage: a finished run's folder in place of the stage that a decoupled or post-hoc method starts from
             (cross_entropy for tau_norm, crt, lws, ncm, posthoc_adjusted), or of an encoder's.
         epochs: of every stage.
@@ -585,6 +586,8 @@ def reproduce(
     workers: int | None = None,
     out: Path | None = None,
     resume: bool = False,
+    set: Repeated = (),
+    dry_run: bool = False,
     print_config: bool = False,
 ) -> None:
     """Run an experiment of the paper, and say whether its number came out; `longtail list recipes` names them.
@@ -602,10 +605,13 @@ def reproduce(
         workers: processes that read images; batches do not depend on their number.
         out: the run folder; runs/NAME, with what else was said, if not given.
         resume: carry on in the run folder, bit for bit.
+        set: change one setting by name, as `train` does; the number is then not the paper's experiment any more.
+        dry_run: two steps of every stage, on generated images where the recipe's own are not here; says what they cost.
         print_config: print the resolved recipe and stop.
     """
     from longtail import recipe as recipes
     from longtail import reproduce as reproducing
+    from longtail.recipes.change import change
 
     recipe = reproducing.recipe_of(
         name,
@@ -617,12 +623,17 @@ def reproduce(
         seed=seed,
         precision=precision,
     )
+    recipe = change(recipe, list(set))
     if print_config:
         print(json.dumps(recipes.to_dict(recipe), indent=1))
         return
+    if dry_run:
+        print(reproducing.dry_run(name, recipe, device=device, workers=workers, out=out))
+        return
     said = (recipe.name, preset if preset != "paper" else "", f"s{seed}" if seed else "")
     out = out or Path("runs") / "-".join(part for part in said if part)
-    print(reproducing.reproduce(name, recipe, out, device=device, resume=resume, workers=workers))
+    changed = list(set)
+    print(reproducing.reproduce(name, recipe, out, device=device, resume=resume, workers=workers, changed=changed))
 
 
 def list_(what: Positional[str] = "methods", /) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from longtail import recipes
 from longtail.data.benchmarks import data_root as data_root_of
+from longtail.data.generated import generated
 from longtail.engine import device as devices
 from longtail.engine import dist
+from longtail.engine.rehearsal import rehearse
+from longtail.engine.runfolder import describe_environment
 from longtail.engine.session import train_run
 from longtail.engine.stages import load_data
 from longtail.errors import LongtailError
+from longtail.files import write_json
 from longtail.recipe import Recipe, Stage
 from longtail.recipes.parts import only, with_teacher
 from longtail.recipes.stated import Stated, stated
@@ -51,9 +56,19 @@ def _told(stage: Stage, name: str, sentences: str | None, root: str | None) -> S
 
 
 def reproduce(
-    name: str, recipe: Recipe, out: Path, *, device: str = "auto", resume: bool = False, workers: int | None = None
+    name: str,
+    recipe: Recipe,
+    out: Path,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    workers: int | None = None,
+    changed: Sequence[str] = (),
 ) -> str:
-    """Train what is not trained yet; the verdict, or nothing on the ranks that do not speak."""
+    """Train what is not trained yet; the verdict, or nothing on the ranks that do not speak.
+
+    `changed` are settings that are not the recipe's own any more, as they were given.
+    """
     table: Any
     task: dict[str, Any] = {}
     if recipe.pixels is not None:
@@ -72,7 +87,32 @@ def reproduce(
     measured = {done.stage: dict(done.summary) for done in finished}
     if recipe.stages[-1].name in measured:
         measured[recipe.stages[-1].name] |= _last_epoch(out)
-    return verdict(statement, measured, answers) if speaks else ""
+    said = verdict(statement, measured, answers)
+    if changed:
+        said += f"\nwith other settings than the paper's ({', '.join(changed)}): the band is no test of this run"
+    return said if speaks else ""
+
+
+def dry_run(
+    name: str, recipe: Recipe, *, device: str = "auto", workers: int | None = None, out: Path | None = None
+) -> str:
+    """Two steps of every stage, on generated images where the recipe's own are not here; `out` keeps what they cost."""
+    if recipe.pixels is not None:
+        raise LongtailError(f"{name} is a segmentation: `longtail train {recipe.data.source} --dry-run` tries it out")
+    data, note = recipe.data, ""
+    place = devices.choose(recipe.precision, device)
+    try:
+        table = load_data(data)
+    except LongtailError as error:
+        table = generated(data.source, data.imbalance, data.subset_seed)
+        note = f"{str(error).partition(':')[0]}: the images are generated, all else is real\n"
+    costs = rehearse(recipe, table, place, workers=workers)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        facts = {"recipe": name, "images": "generated" if note else "real", "classes": table.num_classes}
+        facts |= {"training_images": len(table.rows("train")), "environment": describe_environment()}
+        write_json(out, facts | {"precision": str(place), "stages": [asdict(cost) for cost in costs]})
+    return note + "\n".join(str(cost) for cost in costs)
 
 
 def verdict(statement: Stated, measured: dict[str, dict[str, Any]], answers: str) -> str:

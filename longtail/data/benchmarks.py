@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import warnings
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from longtail.errors import LongtailError
 # Name -> imbalance: the usual one for those that are cut, their own for those that are lists.
 BENCHMARKS = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}
 BENCHMARKS |= {name: round(b.largest / b.smallest) for name, b in LISTED.items()}
+
+FOLDERS = ("imagenet",)  # balanced ones, a folder for each split and in it one for each class, as published
 
 DIGITS_TEST = 50  # test images a class
 
@@ -64,6 +67,8 @@ def load(
         refuse(columns, name)
     if name in LISTED:
         table = listed.load(name, data_root(root))
+    elif name in FOLDERS and not Path(name).exists():
+        table = replace(sources.load(_needed(data_root(root) / name)), name=name)
     elif name in BENCHMARKS:
         table = digits() if name == "digits-lt" else cifar(10 if name == "cifar10-lt" else 100, data_root(root))
         imbalance = BENCHMARKS[name] if imbalance is None else imbalance
@@ -73,6 +78,15 @@ def load(
     else:
         table = sources.load(source, root=root, columns=columns)
     return table if imbalance is None else tails.cut(table, imbalance, profile, subset_seed)
+
+
+def _needed(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise LongtailError(
+            f"{folder.name} is not in {folder.parent.absolute()}: put {folder.name}/train and {folder.name}/val there, "
+            "with a folder for each class, or name its place with --data-root or LONGTAIL_DATA."
+        )
+    return folder
 
 
 def digits() -> ImageTable:

@@ -13,7 +13,11 @@ from dataclasses import replace
 from longtail.errors import LongtailError
 from longtail.recipe import Recipe, nearest
 from longtail.recipes import ade20k as _ade20k
+from longtail.recipes import cifar10_lt as _cifar10_lt
 from longtail.recipes import cifar100_lt as _cifar100_lt
+from longtail.recipes import distillation as _distillation
+from longtail.recipes import imagenet_lt as _imagenet_lt
+from longtail.recipes import inat18 as _inat18
 from longtail.recipes import text_centres as _text_centres
 
 PRESETS = ("paper", "authors")
@@ -21,6 +25,10 @@ PRESETS = ("paper", "authors")
 RECIPES: dict[str, Callable[..., Recipe]] = {
     function.__name__.replace("_", "-"): function
     for function in (
+        _imagenet_lt.imagenet_lt_90,
+        _imagenet_lt.imagenet_lt_400,
+        _inat18.inat18_100,
+        _inat18.inat18_400,
         _cifar100_lt.cifar100_lt_100_200,
         _cifar100_lt.cifar100_lt_50_200,
         _cifar100_lt.cifar100_lt_10_200,
@@ -30,6 +38,16 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
         _text_centres.imagenet_lt_clip_rn50,
         _text_centres.imagenet_lt_clip_vitb,
         _text_centres.inat18_clip_vitb_384,
+        _imagenet_lt.imagenet_lt_logit_adjusted,
+        _imagenet_lt.imagenet_lt_bcl,
+        _imagenet_lt.imagenet_lt_bcl_teacher,
+        _imagenet_lt.imagenet_lt_momentum,
+        _imagenet_lt.imagenet_lt_from_resnet34,
+        _imagenet_lt.imagenet_lt_from_resnet50,
+        _imagenet_lt.imagenet_lt_from_resnext50,
+        _imagenet_lt.imagenet_lt_learned_tau,
+        *_cifar10_lt.RECIPES,
+        *_distillation.RECIPES,
         _ade20k.ade20k,
         _ade20k.ade20k_alpha_1,
         _ade20k.ade20k_cross_entropy,

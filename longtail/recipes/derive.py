@@ -116,8 +116,8 @@ def _text(method: str, sentences: str | None) -> dict[str, Any]:
 
 
 def _with_teacher(stages: tuple[Stage, ...], teacher: str) -> tuple[Stage, ...]:
-    """A run folder replaces the teacher's stage; a model's name says what that stage trains."""
-    if "/" in teacher or teacher.startswith("."):
+    """A run folder replaces the teacher's stage, as `momentum` does; a model's name says what that stage trains."""
+    if teacher == "momentum" or "/" in teacher or teacher.startswith("."):
         return (replace(stages[-1], name="train", keys=teacher),)
     return (replace(stages[0], model=teacher), *stages[1:])
 

@@ -1,0 +1,88 @@
+"""A recipe is tried out at its full shape: two real steps a stage, on noise where the images are not here."""
+
+import json
+
+import numpy as np
+import pytest
+
+from longtail import recipes
+from longtail.cli import main
+from longtail.data.generated import counts_like, generated
+from longtail.data.listed import LISTED
+from longtail.engine.device import choose
+from longtail.engine.rehearsal import rehearse
+from longtail.recipe import Data, Optim, Recipe, Stage
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_generated_data_have_the_benchmarks_shape(name):
+    shape, table = LISTED[name], generated(name)
+    counts = table.counts()
+    assert (table.num_classes, len(table.rows("train"))) == (shape.classes, shape.images["train"])
+    assert (counts.max(), counts.min()) == (shape.largest, shape.smallest)
+    assert len(table.rows("test")) > 0
+    image = table.images.decode(5)
+    assert image.dtype == np.uint8
+    assert image.shape[2] == 3
+    np.testing.assert_array_equal(image, table.images.decode(5))
+
+
+def test_counts_end_where_they_should_and_sum_up():
+    for classes, images, largest, smallest in ((10, 1000, 300, 5), (3, 9, 3, 3), (1000, 1_281_167, 1300, 732)):
+        counts = counts_like(classes, images, largest, smallest)
+        assert (counts.sum(), counts.max(), counts.min()) == (images, largest, smallest)
+
+
+def test_a_generated_cifar_is_cut_like_the_real_one():
+    assert len(generated("cifar10-lt", 100).rows("train")) == 12_406
+
+
+def small(**settings) -> Recipe:
+    optim = Optim(lr=0.02)
+    teacher = Stage("teacher", "logit_adjusted", model="small", epochs=1, batch_size=32, optim=optim)
+    student = Stage("student", "gml", {"k": 64, **settings}, "small", epochs=1, batch_size=32, optim=optim)
+    head = Stage("head", "logit_adjusted", {}, "small", epochs=1, batch_size=32, start_from="student", trains="head")
+    return Recipe(Data("cifar10-lt"), (teacher, with_keys(student), head), precision="float32")
+
+
+def with_keys(stage: Stage) -> Stage:
+    return Stage(**{**stage.__dict__, "keys": "teacher"})
+
+
+@pytest.mark.parametrize("bank", ["ring", "full"])
+def test_every_stage_takes_its_steps_with_a_bank_that_is_full(bank):
+    recipe = small(bank=bank)
+    costs = rehearse(recipe, generated("cifar10-lt", 1000), choose("float32", "cpu"), steps=2)
+    assert [cost.stage for cost in costs] == ["teacher", "student", "head"]
+    rows = 64 if bank == "ring" else len(generated("cifar10-lt", 1000).rows("train"))
+    assert costs[1].bank == (rows, 64)
+    for cost in costs:
+        assert 0 < cost.loss < 100
+        assert cost.seconds_a_step > 0
+        assert 0.05 < cost.peak_gb < 16
+        assert cost.parameters > 1000
+
+
+def test_on_the_command_line_with_settings_changed(tmp_path, monkeypatch, capsys):
+    def tiny() -> Recipe:
+        """CIFAR's shape.
+
+        Command: longtail reproduce tiny
+        Data: none
+        Hardware: any
+        Time: seconds
+        Expected: 50.0 (0.0 to 100.0)
+        """
+        return small()
+
+    monkeypatch.setitem(recipes.RECIPES, "tiny", tiny)
+    monkeypatch.setattr(recipes, "find", lambda name: tiny)
+    out = tmp_path / "costs" / "tiny.json"
+    command = ["reproduce", "tiny", "--dry-run", "--data-root", str(tmp_path), "--out", str(out), "--device", "cpu"]
+    assert main([*command, "--set", "student.batch_size=16", "--set", "data.imbalance=1000"]) == 0
+    said, kept = capsys.readouterr().out, json.loads(out.read_text())
+    assert "the images are generated, all else is real" in said
+    assert "student: gml on small, batch 16, bank 64 x 64" in said
+    assert kept["images"] == "generated"
+    assert [stage["batch_size"] for stage in kept["stages"]] == [32, 16, 32]
+    assert kept["environment"]["versions"]["torch"]

@@ -68,6 +68,7 @@ def train(
     set: Repeated = (),
     print_config: bool = False,
     dry_run: bool = False,
+    profile: bool = False,
 ) -> None:
     """Train on a benchmark's name, a folder, or a list file. What is not said is derived from the data, and printed.
 
@@ -108,6 +109,7 @@ def train(
         set: change one setting by name, as in --set k_m=8 --set teacher.epochs=30 (repeatable).
         print_config: print the resolved recipe and stop.
         dry_run: do everything up to the first epoch, then stop.
+        profile: time the parts of a step (load, augment, teacher, forward, likelihood, backward, optimiser), then stop.
     """
     from longtail import recipe as recipes
     from longtail.data.benchmarks import BENCHMARKS
@@ -197,6 +199,7 @@ def train(
         place,
         resume=resume,
         dry_run=dry_run,
+        profiling=profile,
         why=why,
         workers=workers,
         **task_of,

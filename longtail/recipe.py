@@ -62,6 +62,7 @@ class Stage:
     sampler: str = "instance"
     views: dict[str, str] = field(default_factory=dict)  # view -> augmentation; the rest take `augment`
     augment: str = "weak"
+    cached_views: int = 0  # so many class views of each image, in turn, of which the teacher is asked once; 0: ever new
     trains: str = "all"  # all, or head: the backbone stays as it came
     start_from: str = ""  # an earlier stage whose weights it starts with
     keys: str = ""  # "momentum", an earlier stage (a frozen teacher), its run folder, or "frozen": itself as it starts

@@ -15,6 +15,7 @@ class Batch(NamedTuple):
     views: tuple[Tensor, ...]  # as many [B, 3, H, W] as the method asked for
     labels: Tensor  # [B] int64
     ids: Tensor  # [B] int64
+    picture: int | None = None  # which of an image's few class views this is, where there are few
 
 
 class Losses(NamedTuple):

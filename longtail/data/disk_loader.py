@@ -120,12 +120,13 @@ class DiskLoader:
         on_bad_image: OnBadImage = "stop",
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
+        pictures: int = 0,  # see `loader.draw`
     ):
         self.labels = torch.from_numpy(table.labels.astype(np.int64))
         self.order, self.shard, self.seed, self.format = order, shard, seed, format
         self.views, self.device = named(views), torch.device(device)
         self.dtype, self.channels_last, self.on_bad_image = dtype, channels_last, on_bad_image
-        self.length = len(order(0))
+        self.length, self.pictures = len(order(0)), pictures
         self.bad: dict[int, str] = {}
         self.augment_here = self.device.type != "cpu"
         self.queue = _Queue()
@@ -159,20 +160,22 @@ class DiskLoader:
             if decoded.bad and (self.on_bad_image == "stop" or (self.on_bad_image == "replace" and none_left)):
                 raise BadImage(next(iter(decoded.bad.values())))
             if not (decoded.bad and none_left):
-                yield self._batch(decoded)
+                yield self._batch(decoded, epoch % self.pictures if self.pictures else None)
 
     def _requests(self, epoch: int, start_step: int) -> Iterator[Request]:
         rows = np.asarray(self.order(epoch))
         assert len(rows) == self.length
         for step in range(start_step, len(self)):
             here = self.shard.positions(self.length, step)
-            yield Request(rows[here], draw(self.views, self.seed, epoch, torch.arange(here.start, here.stop)))
+            positions = torch.arange(here.start, here.stop)
+            numbers = draw(self.views, self.seed, epoch, positions, torch.from_numpy(rows[here]), self.pictures)
+            yield Request(rows[here], numbers)
 
-    def _batch(self, decoded: Decoded) -> Batch:
+    def _batch(self, decoded: Decoded, picture: int | None) -> Batch:
         views = [view.to(self.device, non_blocking=True) for view in decoded.views]
         if self.augment_here:
             views = [view.after_crop(x, u) for view, x, u in zip(self.views, views, decoded.numbers, strict=True)]
         mean, std = self.format.mean, self.format.std
         floats = tuple(normalise(view, mean, std, self.dtype, self.channels_last) for view in views)
         labels = self.labels[decoded.rows].to(self.device, non_blocking=True)
-        return Batch(floats, labels, decoded.rows.to(self.device, non_blocking=True))
+        return Batch(floats, labels, decoded.rows.to(self.device, non_blocking=True), picture)

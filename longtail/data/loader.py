@@ -69,9 +69,18 @@ def pixel_tensor(table: ImageTable, device: torch.device | str = "cpu") -> Tenso
     return torch.from_numpy(table.images.pixels).permute(0, 3, 1, 2).contiguous().to(device)
 
 
-def draw(views: Sequence[View], seed: int, epoch: int, positions: Tensor) -> tuple[Tensor, ...]:
-    """Each view's random numbers [B, draws] for the samples at these places of the epoch's order."""
-    return tuple(uniforms(keys(seed, epoch, positions, number), view.draws) for number, view in enumerate(views))
+def draw(
+    views: Sequence[View], seed: int, epoch: int, positions: Tensor, rows: Tensor | None = None, pictures: int = 0
+) -> tuple[Tensor, ...]:
+    """Each view's random numbers [B, draws] for the samples at these places of the epoch's order.
+
+    With `pictures` the first view is one of so many that each row has, in turn over the epochs: it can be made again.
+    """
+    numbers = [uniforms(keys(seed, epoch, positions, number), view.draws) for number, view in enumerate(views)]
+    if pictures:
+        assert rows is not None
+        numbers[0] = uniforms(keys(seed, epoch % pictures, rows, 0), views[0].draws)
+    return tuple(numbers)
 
 
 class MemoryLoader:
@@ -93,10 +102,11 @@ class MemoryLoader:
         std: Sequence[float],
         dtype: torch.dtype = torch.float32,
         channels_last: bool = False,
+        pictures: int = 0,  # see `draw`
     ):
         self.pixels, self.labels = pixels, labels.to(pixels.device)
         self.order, self.shard, self.seed = order, shard, seed
-        self.views = named(views)
+        self.views, self.pictures = named(views), pictures
         self.mean, self.std, self.dtype, self.channels_last = mean, std, dtype, channels_last
         self.length = len(order(0))
 
@@ -120,7 +130,7 @@ class MemoryLoader:
     def _batch(self, rows: Tensor, epoch: int, positions: Tensor) -> Batch:
         ids = rows.to(self.pixels.device, non_blocking=True)
         images = self.pixels.index_select(0, ids)
-        numbers = draw(self.views, self.seed, epoch, positions)
+        numbers = draw(self.views, self.seed, epoch, positions, rows, self.pictures)
         views = [view(images, u) for view, u in zip(self.views, numbers, strict=True)]
         floats = tuple(normalise(view, self.mean, self.std, self.dtype, self.channels_last) for view in views)
-        return Batch(floats, self.labels.index_select(0, ids), ids)
+        return Batch(floats, self.labels.index_select(0, ids), ids, epoch % self.pictures if self.pictures else None)

@@ -64,7 +64,15 @@ class Inputs:
                 f"a batch of {size} images cannot be shared by {dist.world()} ranks x {stage.accumulate} steps: "
                 "raise --batch-size"
             )
-        return self._loader(epoch_order, shard, [stage.views.get(view, stage.augment) for view in views], "replace")
+        augmentations = [stage.views.get(view, stage.augment) for view in views]
+        return self._loader(epoch_order, shard, augmentations, "replace", stage.cached_views)
+
+    def pictures(self, stage: Stage) -> Loader:
+        """Each image's few class views, as the training will see them: epoch i is the i-th of every image."""
+        rows = self.table.rows("train")
+        shard = Shard(500 if self.pixels is not None else 64, dist.rank(), dist.world(), drop_last=False)
+        augmentation = stage.views.get("class", stage.augment)
+        return self._loader(lambda epoch: rows, shard, [augmentation], "skip", stage.cached_views)
 
     def plain(self, split: str, *, whole: bool = False) -> Loader:
         """For evaluation, full banks and class means: in order, not augmented; this rank's share, or `whole`."""
@@ -90,9 +98,15 @@ class Inputs:
         }
 
     def _loader(
-        self, epoch_order: Callable[[int], np.ndarray], shard: Shard, augmentations: Sequence[str], if_bad: str
+        self,
+        epoch_order: Callable[[int], np.ndarray],
+        shard: Shard,
+        augmentations: Sequence[str],
+        if_bad: str,
+        pictures: int = 0,
     ) -> Loader:
         common: dict[str, Any] = {"views": augmentations, "seed": self.seed, "channels_last": self.device.channels_last}
+        common["pictures"] = pictures
         if self.pixels is not None:
             common |= {"mean": self.format.mean, "std": self.format.std}
             return MemoryLoader(self.pixels, self.labels, epoch_order, shard, **common)

@@ -123,7 +123,8 @@ def split(batch: Batch, parts: int) -> Iterator[Batch]:
     """Micro-batches, for accumulation. A contrastive loss then scores each against what came before it."""
     for cut in cuts(len(batch.labels), parts):
         part = slice(cut.start, cut.stop)
-        yield Batch(tuple(view[part] for view in batch.views), batch.labels[part], batch.ids[part])
+        views = tuple(view[part] for view in batch.views)
+        yield batch._replace(views=views, labels=batch.labels[part], ids=batch.ids[part])
 
 
 def cuts(size: int, parts: int) -> list[range]:

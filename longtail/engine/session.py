@@ -31,6 +31,7 @@ def train_run(
     *,
     resume: bool = False,
     dry_run: bool = False,
+    profiling: bool = False,  # as a dry run, and a few steps of every stage with the time of each part
     why: list[str] | None = None,
     workers: int | None = None,
     quiet: bool = False,
@@ -43,9 +44,9 @@ def train_run(
     say = progress.say
     for line in first_lines(recipe, table, out, device, why or []):
         say(line)
-    if dry_run:
+    if dry_run or profiling:
         with tempfile.TemporaryDirectory() as folder, explained():
-            runner.rehearse(recipe, table, Path(folder), device, progress, workers)
+            runner.rehearse(recipe, table, Path(folder), device, progress, workers, profiling)
         return []
     try:
         with explained(), _claimed(out, resume) as run:

@@ -39,6 +39,7 @@ from longtail.engine.logs import Progress
 from longtail.engine.loop import train
 from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
+from longtail.engine.profile import profile
 from longtail.errors import LongtailError
 from longtail.files import atomic, read_json, write_json
 from longtail.measure.counters import Counters
@@ -193,6 +194,7 @@ def check(recipe: Recipe, table: ImageTable) -> None:
         backbones.check_name(stage.model)
         objective: Any = build_objective(stage.method, table.counts(), 8, stage.settings, 8, stage.model)
         named([stage.views.get(view, stage.augment) for view in objective.student_views + objective.key_views])
+        _check_cached(stage, objective)
         class_shares(stage.sampler, table.counts())
         learning_rate(stage.optim, 0.0, stage.epochs)
         for start in (stage.keys, stage.start_from):
@@ -201,10 +203,35 @@ def check(recipe: Recipe, table: ImageTable) -> None:
         earlier.append(stage.name)
 
 
+def _check_cached(stage: Stage, objective: Any) -> None:
+    views = getattr(objective, "bank_views", 0)
+    if stage.cached_views < views:
+        raise LongtailError(f"bank_views={views} takes {views} of the cached views: say cached_views={views} or more")
+    if not stage.cached_views:
+        return
+    asked = objective.wants_key_scores or getattr(objective, "class_keys", False) or views
+    if stage.keys in ("", "momentum") or objective.student_views[0] != "class" or not asked:
+        raise LongtailError(
+            f"cached_views={stage.cached_views} keeps what a frozen teacher says of the class view, and nothing here "
+            "asks it: set kd_weight or keys_of=class and a teacher, or leave cached_views out"
+        )
+    if getattr(objective, "mixup", 0):
+        raise LongtailError("cached_views keeps what the teacher says of whole images, and mixup shows it mixed ones")
+
+
 def rehearse(
-    recipe: Recipe, table: ImageTable, folder: Path, device: Device, progress: Progress, workers: int | None
+    recipe: Recipe,
+    table: ImageTable,
+    folder: Path,
+    device: Device,
+    progress: Progress,
+    workers: int | None,
+    profiling: bool = False,
 ) -> None:
-    """Everything up to the first epoch of every stage, with untrained teachers, in a folder that is thrown away."""
+    """Everything up to the first epoch of every stage, with untrained teachers, in a folder that is thrown away.
+
+    `profiling`: then a few steps, and where their time went.
+    """
     check(recipe, table)
     inputs = Inputs.of(recipe, table, device, workers)
     for stage in recipe.stages:
@@ -215,6 +242,9 @@ def rehearse(
         seconds = preflight(stage, method, loader, test, device, folder).seconds if stage.epochs else 0.0
         trained.save(folder / stage.name, method, stage, inputs.card())
         progress.say(f"{stage.name}: {describe(stage)}\n  preflight ok {seconds:.1f} s, {len(loader)} steps an epoch")
+        if profiling and stage.epochs:
+            _prepare(stage, method, inputs)
+            progress.say(profile(stage, method, loader, device, recipe.seed))
 
 
 def forget(folder: Path) -> None:
@@ -254,8 +284,7 @@ def _train_stage(
         passed = preflight(stage, method, loader, test, device, folder)
         some_unused = bool(dist.largest(passed.some_unused))
         progress.say(f"preflight ok (one step, one evaluation batch, one checkpoint round trip) {passed.seconds:.1f} s")
-    with torch.no_grad(), device.autocast():
-        method.eval().prepare(inputs.plain("train").epoch(0))
+    _prepare(stage, method, inputs)
     if stage.epochs:  # a post-hoc method makes its head from an earlier stage's and trains nothing
         train(
             stage,
@@ -296,6 +325,16 @@ def _train_stage(
             write_json(folder / "result.json", result.__dict__)
     dist.barrier()
     return result
+
+
+@torch.no_grad()
+def _prepare(stage: Stage, method: Method, inputs: Inputs) -> None:
+    """What is asked of a frozen teacher once, before the first step."""
+    method.eval()
+    with inputs.device.autocast():
+        if stage.cached_views:
+            method.remember(inputs.pictures(stage).epoch, stage.cached_views)
+        method.prepare(inputs.plain("train").epoch(0))
 
 
 def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:

@@ -72,6 +72,8 @@ class GML(nn.Module):
         k: int = 4096,
         k_m: int = 2,
         bank: str = "ring",  # or "full": every training sample's teacher features, once
+        bank_views: int = 0,  # of a full bank: so many of each image's cached views; 0 is the image as it is
+        keys_of: str = "key",  # or "class": the teacher sees the class view alone, for L_KD and for the ring
         tau_g: float = 0.1,
         learn_tau: bool = False,
         tau_s: float = 1 / 30,
@@ -92,6 +94,12 @@ class GML(nn.Module):
         super().__init__()
         if bank not in ("ring", "full"):
             raise LongtailError(f"bank is ring or full, not {bank!r}")
+        if keys_of not in ("key", "class"):
+            raise LongtailError(f"keys_of is key or class, not {keys_of!r}")
+        if keys_of == "class" and (bank == "full" or mixup or not (gamma or kd_weight)):
+            raise LongtailError("keys_of='class' fills a ring with the class view, unmixed: bank='full' needs no keys")
+        if bank_views and bank == "ring":
+            raise LongtailError("bank_views fills a full bank, and this one is a ring: say bank='full'")
         if bank_dtype not in ("float32", "bfloat16"):
             raise LongtailError(f"bank_dtype is float32 or bfloat16, not {bank_dtype!r}")
         if vmf_below and reembed == "in_use":
@@ -111,7 +119,8 @@ class GML(nn.Module):
         self.kd_weight, self.kd_temperature = kd_weight, kd_temperature
         # Nothing looks at the class view of an encoder that is trained by L_GML alone.
         self.student_views = ("class", "query") if gamma or kd_weight else ("query",)
-        self.key_views = ("key",) if bank == "ring" else ()
+        self.key_views = ("key",) if bank == "ring" and keys_of == "key" else ()
+        self.class_keys, self.bank_views = keys_of == "class", bank_views
         self.wants_full_bank = bank == "full"
         self.wants_key_scores = kd_weight > 0
         self.both_views, self.mixup, self.vmf_below = both_views, mixup, vmf_below

@@ -87,23 +87,47 @@ class Method(nn.Module):
         """Key features enter the bank before the batch is scored; scores of the class view serve distillation.
 
         An objective that contrasts with the batch's own keys is given them: of the key view, or where it has none of
-        the class view.
+        the class view. A teacher that has been asked about this picture of an image is not asked again.
         """
         assert self.key_encoder is not None
-        wants_scores, wants_keys = self.objective.wants_key_scores, getattr(self.objective, "wants_keys", False)
-        class_view: tuple[Tensor, ...] = batch.views[:1] if wants_scores or (wants_keys and not key_views) else ()
-        wanted = class_view + key_views
-        if not wanted:
-            return {}
-        features, scores = self.key_encoder(together(wanted))
-        size, extras = len(batch.labels), {}
+        objective, size, extras = self.objective, len(batch.labels), {}
+        wants_keys, wants_scores = getattr(objective, "wants_keys", False), objective.wants_key_scores
+        class_keys = getattr(objective, "class_keys", False) or (wants_keys and not key_views)
+        wants_class = wants_scores or class_keys
+        knows = wants_class and batch.picture is not None and getattr(self.key_encoder, "memory", None) is not None
+        asked = (batch.views[:1] if wants_class and not knows else ()) + key_views
+        features, scores = self.key_encoder(together(asked)) if asked else (None, None)
+        if knows:
+            class_features, class_scores = self.key_encoder.recall(batch.ids, batch.picture)
+            features, scores = class_features if class_keys else features, class_scores
         if wants_keys:
             extras["keys"] = features[-size:]
-        elif key_views:
-            self.objective.enqueue(*self.exchange(features[-size:], batch.labels, batch.ids))
+        elif key_views or class_keys:
+            objective.enqueue(*self.exchange(features[-size:], batch.labels, batch.ids))
         if wants_scores:
             extras["key_scores"] = scores[:size]
         return extras
+
+    @torch.no_grad()
+    def remember(self, pictures: Callable[[int], Iterable[Batch]], number: int) -> None:
+        """Before the first step: ask a frozen teacher about all the class views there will be, and never again."""
+        objective: Any = self.objective
+        wants = (
+            getattr(objective, "class_keys", False) or getattr(objective, "bank_views", 0),
+            objective.wants_key_scores,
+        )
+        said: tuple[list[Tensor], list[Tensor]] = ([], [])
+        ids = labels = None
+        for picture in range(number):
+            mine = [(b.ids, b.labels, *self.key_encoder(b.views[0])) for b in pictures(picture)]
+            ids, labels, *outputs = (self.ranks.gather(torch.cat(column)) for column in zip(*mine, strict=True))
+            order = ids.argsort()
+            ids, labels = ids[order], labels[order]
+            for kept, output, wanted in zip(said, outputs, wants, strict=True):
+                if wanted:
+                    kept.append(output[order])
+        assert ids is not None and labels is not None
+        self.key_encoder.remember(ids, labels, said[0] or None, said[1] or None)
 
     @torch.no_grad()
     def prepare(self, batches: Iterable[Batch]) -> None:
@@ -117,6 +141,11 @@ class Method(nn.Module):
         def features(images: Tensor) -> Tensor:
             return self.backbone(images) if self.key_encoder is None else self.key_encoder(images)[0]
 
+        views, memory = getattr(self.objective, "bank_views", 0), getattr(self.key_encoder, "memory", None)
+        if views and memory is not None:  # a trial step asks nothing beforehand
+            keys = memory.features[:views].flatten(0, 1)
+            self.objective.fill(keys, memory.labels.repeat(views), memory.ids.repeat(views))
+            return
         mine = [(features(batch.views[0]), batch.labels, batch.ids) for batch in batches]
         keys, labels, ids = (self.ranks.gather(torch.cat(column)) for column in zip(*mine, strict=True))
         order = ids.argsort()  # in which all ranks agree, whatever share each had

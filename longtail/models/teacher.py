@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
+
+
+class Memory(NamedTuple):
+    """What a teacher said of each of V pictures of N images. Which of the two is not wanted is None."""
+
+    ids: Tensor  # [N] int64
+    labels: Tensor  # [N] int64
+    place_of_id: Tensor  # [largest id + 1] int64
+    features: Tensor | None  # [V, N, D]
+    scores: Tensor | None  # [V, N, C]
 
 
 class Teacher(nn.Module):
@@ -16,6 +28,7 @@ class Teacher(nn.Module):
         self.backbone = backbone
         self.likelihood = likelihood
         self.dim: int = backbone.dim  # type: ignore[assignment]
+        self.memory: Memory | None = None
         self.requires_grad_(False)
         self.train(False)
 
@@ -27,6 +40,21 @@ class Teacher(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         features_bd = self.backbone(images)
         return features_bd, self.likelihood(features_bd)
+
+    def remember(self, ids: Tensor, labels: Tensor, features: list[Tensor] | None, scores: list[Tensor] | None) -> None:
+        """What it says of V pictures of the images `ids` [N]; one tensor [N, ...] a picture."""
+        place = ids.new_zeros(int(ids.max()) + 1)
+        place[ids] = torch.arange(len(ids), device=ids.device)
+        stacks = [None if said is None else torch.stack(said) for said in (features, scores)]
+        self.memory = Memory(ids, labels, place, *stacks)
+
+    def recall(self, ids: Tensor, picture: int) -> tuple[Tensor | None, Tensor | None]:
+        """What `forward` says of this picture of each image."""
+        assert self.memory is not None
+        place, memory = self.memory.place_of_id[ids], self.memory
+        features = None if memory.features is None else memory.features[picture].index_select(0, place)
+        scores = None if memory.scores is None else memory.scores[picture].index_select(0, place)
+        return features, scores
 
     def follow(self, backbone: nn.Module, likelihood: nn.Module) -> None:
         """A frozen teacher follows nobody; `contrast/momentum.py` is the key encoder that does."""

@@ -21,6 +21,7 @@ from longtail.engine.logs import Progress
 from longtail.engine.loop import train
 from longtail.engine.optim import learning_rate
 from longtail.engine.preflight import preflight
+from longtail.engine.profile import profile
 from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
 from longtail.files import write_json
@@ -82,7 +83,13 @@ def check(recipe: Recipe, table: PixelTable) -> None:
 
 
 def rehearse(
-    recipe: Recipe, table: PixelTable, folder: Path, device: Device, progress: Progress, workers: int | None
+    recipe: Recipe,
+    table: PixelTable,
+    folder: Path,
+    device: Device,
+    progress: Progress,
+    workers: int | None,
+    profiling: bool = False,
 ) -> None:
     """Everything up to the first epoch of every stage, with untrained teachers, in a folder that is thrown away."""
     check(recipe, table)
@@ -95,6 +102,8 @@ def rehearse(
         model.save(folder / stage.name, method, stage, pixels, table, IMAGENET_MEAN, IMAGENET_STD)
         progress.say(f"{stage.name}: {describe(stage, pixels)}")
         progress.say(f"  preflight ok {passed.seconds:.1f} s, {len(loader)} steps an epoch")
+        if profiling and stage.epochs:
+            progress.say(profile(stage, method, loader, device, recipe.seed))
 
 
 def _train_stage(

@@ -49,7 +49,7 @@ def load(run: str | Path) -> Model:
 
 def train(
     data: Any,
-    method: str = "gml",
+    method: str | None = None,
     *,
     out: str | Path | None = None,
     model: str | None = None,

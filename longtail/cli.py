@@ -37,7 +37,7 @@ def train(
     data: Positional[str] = "",
     /,
     task: str = "classification",
-    method: str = "gml",
+    method: str | None = None,
     alpha: float | None = None,
     model: str | None = None,
     clip: str | None = None,
@@ -75,7 +75,7 @@ def train(
     Args:
         data: digits-lt, cifar10-lt, cifar100-lt, or the path of your images; for pixels camvid, ade20k, or your folder.
         task: classification, or segmentation of pixels.
-        method: see `longtail list methods`.
+        method: see `longtail list methods`; gml, or cross_entropy where there is no tail, if not said.
         alpha: what multiplies the log prior of a segmentation in training; 1 if not said.
         model: resnet20 to resnet110 (CIFAR), small, or any timm name.
         clip: a CLIP in place of a model: ViT-B-16/openai, or a folder; needs `pip install 'longtail[clip]'`.
@@ -130,7 +130,7 @@ def train(
         recipe, table, why = command.recipe_of(
             config,
             recipes.Data(data, str(data_root) if data_root else None),
-            method=method,
+            method=method or "gml",
             alpha=alpha,
             model=model,
             teacher=teacher,

@@ -89,3 +89,26 @@ def test_a_mistyped_flag_is_answered_with_the_nearest(capsys):
         main(["train", "digits-lt", "--epoch", "3"])
     assert done.value.code == 2
     assert "--epochs" in capsys.readouterr().err
+
+
+def test_my_images_and_nothing_else_said(tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    for label, n in {"okapi": 40, "zebra": 12, "emu": 4}.items():
+        (tmp_path / "my_images" / label).mkdir(parents=True)
+        for i in range(n):
+            Image.new("RGB", (90, 70), (6 * i, n, 0)).save(tmp_path / "my_images" / label / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "my_images/", "--model", "small", "--from-scratch", "--dry-run", "--workers", "0"]) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        "test: 11 of 56 training images held out",
+        "my_images: 3 classes, 45 train, 11 test",
+        "method gml: long-tailed",
+        "90 epochs: larger images",
+        "bank of 64 samples: 3 classes, 45 images",
+        "sgd from 0.0125 for batch 16, cosine, 4.5 epochs of warm-up | views: randaugment",
+        "preflight ok",
+    ):
+        assert line in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my_images"]

@@ -92,7 +92,7 @@ class Report:
         lines += [f"finding  {finding}" for finding in self.findings]
         if not self.problems + self.findings:
             lines.append("checks: every image decodes, no copies, no leaks, every class present in every split")
-        return "\n".join([*lines, *_verdict(tail)])
+        return "\n".join([*lines, *_verdict(tail, np.array(facts["counts"]["train"]))])
 
 
 def inspect_table(
@@ -223,22 +223,24 @@ def _test_split(facts: dict[str, Any]) -> str:
     return f"{split} split: imbalanced {high / low:.3g}x: read balanced accuracy beside plain accuracy"
 
 
-def _verdict(tail: dict[str, Any]) -> list[str]:
+_METHOD_COSTS = {
+    "cross_entropy": " (there is no tail to speak of)",
+    "gml": " (teacher and student), or --method logit_adjusted at about a third of the time",
+}
+
+
+def _verdict(tail: dict[str, Any], counts: np.ndarray) -> list[str]:
     if not tail:
         return []
-    imbalance, few = tail["imbalance"], tail["classes_under_5"]
-    if imbalance < 3:
-        words, method = "nearly balanced", "cross_entropy (there is no tail to speak of)"
-    else:
-        words = "mildly imbalanced" if imbalance < 10 else "long-tailed" if imbalance < 100 else "very long-tailed"
-        method = "gml (teacher and student) or --method logit_adjusted (half the cost)"
+    few = tail["classes_under_5"]
+    words, method = tails.verdict(counts)
     lines = [f"verdict: {words}; 80 % of the training images are in {tail['classes_holding_80_percent']:,} classes"]
     if few:
         lines.append(
             f"classes of fewer than 5 images: {few:,}; merge them with a related class, or report their answers as of "
             f"low confidence; leaving them out would only hide them"
         )
-    return [*lines, f"suggested: --method {method}"]
+    return [*lines, f"suggested: --method {method}{_METHOD_COSTS[method]}"]
 
 
 def sparkline(counts: np.ndarray, width: int = 60) -> str:

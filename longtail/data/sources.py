@@ -7,6 +7,7 @@ from longtail.data import folders, lists, parquet
 from longtail.data.columns import AS_USUAL, Columns, refuse
 from longtail.data.table import ImageTable
 from longtail.errors import LongtailError
+from longtail.offline import hub
 
 
 def load(
@@ -17,7 +18,9 @@ def load(
     if isinstance(source, str) and source.startswith("hf:"):
         datasets = _datasets()
         try:
-            return parquet.from_datasets(datasets.load_dataset(source[3:]), columns=columns, name=source[3:])
+            with hub():
+                data = datasets.load_dataset(source[3:])
+            return parquet.from_datasets(data, columns=columns, name=source[3:])
         except (OSError, ValueError) as error:  # what `datasets` raises for no network, no such set, no such version
             raise LongtailError(f"{source} cannot be loaded: {str(error).splitlines()[0]}") from error
     if not isinstance(source, (str, Path)):

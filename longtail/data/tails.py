@@ -42,6 +42,14 @@ def statistics(counts: np.ndarray) -> dict[str, Any]:
     }
 
 
+def verdict(counts: np.ndarray) -> tuple[str, str]:
+    """How long the tail is, in words, and the method to begin with."""
+    imbalance = statistics(counts)["imbalance"]
+    if imbalance < 3:
+        return "nearly balanced", "cross_entropy"
+    return "mildly imbalanced" if imbalance < 10 else "long-tailed" if imbalance < 100 else "very long-tailed", "gml"
+
+
 def exponential(largest: int, num_classes: int, imbalance: float) -> np.ndarray:
     """n_c = floor(largest * imbalance^(-c / (C - 1)))."""
     # The published order of operations: a power computed otherwise may differ in its last bit and floor elsewhere.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from longtail.errors import LongtailError
 from longtail.models.resnet_cifar import DEPTHS, CifarResNet
+from longtail.offline import hub
 
 SMALL = ("small", "small_no_norm")
 STEM = "_cifar"
@@ -118,7 +120,8 @@ def build(name: str, *, pretrained: bool = False, zero_init: bool = True) -> nn.
     if name in CIFAR_RESNETS:
         return CifarResNet(CIFAR_RESNETS[name])
     try:
-        return TimmBackbone(name, pretrained, zero_init)
+        with hub() if pretrained else nullcontext():
+            return TimmBackbone(name, pretrained, zero_init)
     except TypeError:
         if zero_init:
             raise
@@ -127,7 +130,7 @@ def build(name: str, *, pretrained: bool = False, zero_init: bool = True) -> nn.
         if not pretrained:
             raise
         raise LongtailError(
-            f"the pretrained weights of {name!r} cannot be fetched ({type(error).__name__}); "
+            f"the pretrained weights of {name!r} are not here and cannot be fetched ({type(error).__name__}): "
             "say --from-scratch, or give a file with --weights"
         ) from None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from longtail.data import tails
 from longtail.errors import LongtailError
 from longtail.methods import find, settings_of
 from longtail.models.backbone import is_clip
@@ -18,7 +19,7 @@ def derive(
     counts: np.ndarray,
     image_size: int | None,
     *,
-    method: str = "gml",
+    method: str | None = None,
     model: str | None = None,
     teacher: str | None = None,
     first_stage: str | None = None,
@@ -37,6 +38,9 @@ def derive(
     `teacher` is a model's name or a run folder, `first_stage` a run folder.
     """
     images, why = int(counts.sum()), []
+    if method is None:
+        words, method = tails.verdict(counts)
+        why.append(f"method {method}: {words}")
     said = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "augment": augment}
     small = image_size is not None and image_size <= 64
     published = find(method)
@@ -71,6 +75,7 @@ def derive(
         from longtail.recipes.clip import fine_tuned
 
         base = fine_tuned(base, counts, said, why)
+    why.append(_schedule(base))
     stages = published.stages(base)
     if len(stages) > 1 and stages[-1].keys and teacher is not None:
         stages = _with_teacher(stages, teacher)
@@ -86,6 +91,14 @@ def derive(
         evaluate_every=max(1, base.epochs // 10),
         groups="threshold" if benchmark else "terciles",
     ), why
+
+
+def _schedule(stage: Stage) -> str:
+    optim = stage.optim
+    return (
+        f"{optim.kind} from {optim.lr:.3g} for batch {stage.batch_size}, {optim.schedule}, "
+        f"{optim.warmup_epochs:g} epochs of warm-up | views: {stage.augment}"
+    )
 
 
 def _augmentation(source: str, small: bool) -> str:

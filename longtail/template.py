@@ -18,6 +18,13 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
+def one_hot(labels_n: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
+    """[N, C]. Unlike torch's own it asks no device whether the labels are in range."""
+    return torch.zeros(len(labels_n), num_classes, dtype=dtype, device=labels_n.device).scatter_(
+        1, labels_n[:, None], 1
+    )
+
+
 def add_prior(loglik_bc: Tensor, log_prior_c: Tensor, alpha: float = 1.0) -> Tensor:
     """log s(x|c) + alpha log p(c). alpha = 0 adds nothing at all, also for a class whose prior is zero.
 

@@ -18,7 +18,10 @@ from longtail.errors import LongtailError
 from longtail.segments import Segments
 from longtail.types import Counts
 
-POLL = 64  # enqueues between two looks at whether the bank is full, where a look makes the host wait for the device
+
+def _poll(device: torch.device) -> int:
+    """Enqueues between two looks at whether the bank is full, for a look makes the host wait for the device."""
+    return 1 if device.type == "cpu" else 64
 
 
 def segment_lengths(counts_c: Counts, k: int, k_m: int) -> Tensor:
@@ -136,7 +139,7 @@ class Bank(nn.Module):
         self._enqueues += 1
         if not self.any_filled:
             self.any_filled = bool(self._filled.any())
-        if not self.all_filled and (self._filled.device.type == "cpu" or self._enqueues % POLL == 0):
+        if not self.all_filled and self._enqueues % _poll(self._filled.device) == 0:
             self.all_filled = bool(self.filled.all())
         return row
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -50,9 +50,9 @@ class Clock:
     def __init__(self, device: Device) -> None:
         on_device = device.torch.type != "cpu"
         self._wait: Callable[[], None] = getattr(torch, device.torch.type).synchronize if on_device else lambda: None
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = defaultdict(float)
         self._part, self._since = "optimiser", time.perf_counter()
-        self.steps: list[Counter[str]] = []
+        self.steps: list[dict[str, float]] = []
 
     def switch(self, part: str) -> str:
         """From now on it is this one's time -> the one before."""
@@ -65,7 +65,7 @@ class Clock:
     def next_step(self) -> None:
         self.switch("load")
         self.steps.append(self._seconds)
-        self._seconds = Counter()
+        self._seconds = defaultdict(float)
 
 
 class _FewSteps:

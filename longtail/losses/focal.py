@@ -11,7 +11,7 @@ instead, so that a weight changes p.
 import torch.nn.functional as F
 from torch import Tensor
 
-from longtail.template import at_least_float32, cross_entropy
+from longtail.template import at_least_float32, cross_entropy, one_hot
 
 
 def focal(logits_bc: Tensor, labels_b: Tensor, gamma: float) -> Tensor:
@@ -24,7 +24,7 @@ def focal(logits_bc: Tensor, labels_b: Tensor, gamma: float) -> Tensor:
 def focal_sigmoid(logits_bc: Tensor, labels_b: Tensor, gamma: float) -> Tensor:
     """[B, C] -> [B]. gamma = 0 is one binary cross-entropy a class."""
     logits_bc = at_least_float32(logits_bc)
-    right_bc = logits_bc * (2 * F.one_hot(labels_b, logits_bc.shape[1]) - 1)
+    right_bc = logits_bc * (2 * one_hot(labels_b, logits_bc.shape[1], logits_bc.dtype) - 1)
     loss_bc = -F.logsigmoid(right_bc)
     return (loss_bc if gamma == 0 else (-right_bc).sigmoid() ** gamma * loss_bc).sum(dim=1)
 

@@ -9,11 +9,10 @@ over the wrong centres.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from longtail.losses.contrastive import contrastive
-from longtail.template import at_least_float32
+from longtail.template import at_least_float32, one_hot
 
 
 def parametric_contrast(
@@ -29,7 +28,7 @@ def parametric_contrast(
     smooth: float = 0.0,
 ) -> Tensor:
     """Logits with the prior [N, C]; contrast scores [N, K], which of them are seen, and which are of the same class."""
-    centre_nc = F.one_hot(labels_n, logits_nc.shape[1]).to(scores_nk.dtype)
+    centre_nc = one_hot(labels_n, logits_nc.shape[1], scores_nk.dtype)
     if smooth:
         centre_nc = (1 - smooth) * centre_nc + smooth / (logits_nc.shape[1] - 1) * (1 - centre_nc)
     loss_n, _ = contrastive(

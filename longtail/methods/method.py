@@ -90,7 +90,10 @@ class Method(nn.Module):
         the class view. A teacher that has been asked about this picture of an image is not asked again.
         """
         assert self.key_encoder is not None
-        objective, size, extras = self.objective, len(batch.labels), {}
+        objective, size = self.objective, len(batch.labels)
+        features: Any
+        scores: Any
+        extras: dict[str, Any] = {}
         wants_keys, wants_scores = getattr(objective, "wants_keys", False), objective.wants_key_scores
         class_keys = getattr(objective, "class_keys", False) or (wants_keys and not key_views)
         wants_class = wants_scores or class_keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -98,6 +99,15 @@ class Recipe:
     pixels: Pixels | None = None  # for segmentation
 
 
+# What a number may be, whichever table it stands in. All have to be finite and fit in 64 bits.
+_AT_LEAST = {
+    **dict.fromkeys(("epochs", "seed", "subset_seed", "lr", "momentum", "weight_decay", "warmup_epochs", "ema"), 0),
+    **dict.fromkeys(("test_fraction", "val_fraction", "auxiliary"), 0),
+    **dict.fromkeys(("batch_size", "accumulate", "evaluate_every", "output_stride", "steps", "short_side"), 1),
+}
+_BELOW = dict.fromkeys(("test_fraction", "val_fraction", "ema"), 1)
+
+
 def to_dict(recipe: Any) -> dict[str, Any]:
     return dataclasses.asdict(recipe)
 
@@ -147,7 +157,11 @@ def _build(kind: Any, value: Any, where: str) -> Any:
         for name, f in fields.items():
             if name not in value and f.default is f.default_factory is dataclasses.MISSING:
                 raise LongtailError(f"{where}: {name!r} is missing")
-        return kind(**{key: _build(hints[key], item, f"{where}: {key}") for key, item in value.items()})
+        built = {key: _build(hints[key], item, f"{where}: {key}") for key, item in value.items()}
+        for key, item in built.items():
+            if isinstance(item, (int, float)):
+                _refuse_impossible(key, item, f"{where}: {key}")
+        return kind(**built)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -163,7 +177,10 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     if origin is dict or kind is dict:
         if not isinstance(value, dict):
             raise LongtailError(f"{where}: expected a table, found {value!r}")
-        return dict(value)
+        if not all(isinstance(key, str) for key in value):
+            raise LongtailError(f"{where}: the names in a table are words, found {list(value)!r}")
+        of = arguments[1] if arguments else Any
+        return {key: _build(of, item, f"{where}: {key}") for key, item in value.items()}
     if kind is Any:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -172,3 +189,12 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise LongtailError(f"{where}: expected {kind.__name__}, found {value!r}")
     return value
+
+
+def _refuse_impossible(name: str, number: float, where: str) -> None:
+    if not math.isfinite(number) or abs(number) >= 2**63:
+        raise LongtailError(f"{where}: {number} is no number a run can use")
+    if number < _AT_LEAST.get(name, number):
+        raise LongtailError(f"{where}: {number} is less than {_AT_LEAST[name]}")
+    if name in _BELOW and number >= _BELOW[name]:
+        raise LongtailError(f"{where}: {number} is not below {_BELOW[name]}")

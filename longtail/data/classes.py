@@ -18,7 +18,13 @@ def read_classes(folder: Path) -> tuple[str, ...] | None:
     file = folder / "classes.txt"
     if not file.is_file():
         return None
-    classes = tuple(plain(line) for line in file.read_text(encoding="utf-8-sig").split("\n") if line.strip())
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LongtailError(f"{file} is not UTF-8 text: save it as UTF-8.") from error
+    except OSError as error:
+        raise LongtailError(f"{file} cannot be read ({error.strerror}).") from error
+    classes = tuple(plain(line) for line in text.split("\n") if line.strip())
     if len(set(classes)) < len(classes):
         twice = next(c for c in classes if classes.count(c) > 1)
         raise LongtailError(f'{file} lists the class "{twice}" twice: leave one.')

@@ -63,7 +63,7 @@ def find_required(kind: str, asked: str | None, names: Sequence[str], where: str
 
 
 def split_codes(values: pa.ChunkedArray, where: str) -> np.ndarray:
-    encoded = values.combine_chunks().dictionary_encode(null_encoding="encode")
+    encoded = values.cast(pa.string()).combine_chunks().dictionary_encode(null_encoding="encode")
     words = [(word or "").strip().lower() for word in encoded.dictionary.to_pylist()]
     for word in words:
         if word not in SPLIT_CODES:

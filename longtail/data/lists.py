@@ -98,6 +98,8 @@ def _read(file: Path, columns: Columns) -> pa.Table:
         raise LongtailError(f"{file} is not a whole gzip file: fetch it again.") from error
     except OSError as error:
         raise LongtailError(f"{file} cannot be read ({error.strerror or error}).") from error
+    except csv.Error as error:
+        raise LongtailError(f"{file} is not a table: {error}.") from error
     except pa.ArrowInvalid as error:
         raise LongtailError(f"{file} is not a table: {str(error).splitlines()[0]}") from error
     if "split" not in rows.column_names:
@@ -111,7 +113,7 @@ def _read_path_label(text: str, file: Path) -> pa.Table:
     fields = pc.extract_regex(lines, r"^(?P<path>.*\S)\s+(?P<label>\S+)\s*$")
     if fields.null_count:
         bad = lines.filter(fields.is_null())[0]
-        raise LongtailError(f'{file} has the line "{bad}", which is not a path and a label.')
+        raise LongtailError(f'{file} has the line "{str(bad)[:80]}", which is not a path and a label.')
     return pa.table({"path": fields.field("path"), "label": fields.field("label")})
 
 

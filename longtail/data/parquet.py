@@ -31,13 +31,30 @@ def load(path: Path, *, root: Path | None = None, columns: Columns = AS_USUAL, n
         _refuse_too_large(files, path)
         parts = [pq.read_table(file) for file in files]
         rows = pa.concat_tables(parts, promote_options="default")
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise LongtailError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
     split = np.repeat([_split_of(file.relative_to(folder)) for file in files], [len(part) for part in parts])
-    info = json.loads((rows.schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = info.get("info", {}).get("features", {})
-    named = {column: feature["names"] for column, feature in features.items() if "names" in feature}
-    return from_arrow(rows, split, named, read_classes(folder), columns, root or folder, name or path.name)
+    named = _class_names((rows.schema.metadata or {}).get(b"huggingface", b"{}"))
+    try:
+        return from_arrow(rows, split, named, read_classes(folder), columns, root or folder, name or path.name)
+    except (pa.ArrowException, KeyError) as error:  # columns of kinds that are no labels, splits or images
+        raise LongtailError(f"{path} is no table of images: {str(error).splitlines()[0]}") from error
+
+
+def _class_names(described: bytes) -> dict[str, list[str]]:
+    """The names of the columns that are classes; of a description that is none, none."""
+    try:
+        features = json.loads(described)["info"]["features"]
+        named = {column: feature["names"] for column, feature in features.items() if "names" in feature}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {
+        column: names
+        for column, names in named.items()
+        if isinstance(names, list)
+        and all(isinstance(name, str) for name in names)
+        and 0 < len(set(names)) == len(names)
+    }
 
 
 def from_datasets(data: Any, *, columns: Columns = AS_USUAL, name: str = "dataset") -> ImageTable:
@@ -69,6 +86,7 @@ def from_arrow(
     if not len(rows):
         raise LongtailError(f"{name} has no rows.")
     names = rows.column_names
+    named = {column: of for column, of in named.items() if column in names}
     label_column = find("label", columns.label, names, name) or (next(iter(named)) if len(named) == 1 else None)
     label_column = label_column or find_required("label", None, names, name)
     labels = rows[label_column]

@@ -108,6 +108,18 @@ def load(folder: str | Path) -> Model:
     """The model of a run folder, or of one exported safetensors file, in evaluation mode on the CPU."""
     folder = Path(folder).expanduser()
     tensors, card = checkpoint.load_single(folder) if folder.is_file() else checkpoint.load_model(folder)
+    try:
+        return Model(_rebuilt(folder, tensors, card), card, folder).eval().requires_grad_(False)
+    except LongtailError:
+        raise
+    except Exception as error:  # the card may come from anybody, and be wrong in any way
+        why = (str(error).splitlines() or [""])[0]
+        raise LongtailError(
+            f"{folder} does not describe a model that can be built ({type(error).__name__}: {why})"
+        ) from error
+
+
+def _rebuilt(folder: Path, tensors: dict[str, Tensor], card: dict[str, Any]) -> Method:
     backbone: Any = backbones.build(card["model"])
     objective: Any = build_objective(
         card["method"], card["counts"], backbone.dim, card["settings"], card["key_dim"], card["model"]
@@ -126,7 +138,7 @@ def load(folder: str | Path) -> Model:
         )
     if (folder / "bank.safetensors").exists():
         objective.bank = _load_bank(folder / "bank.safetensors", frozen=card["settings"].get("bank") == "full")
-    return Model(method, card, folder).eval().requires_grad_(False)
+    return method
 
 
 def _load_bank(path: Path, frozen: bool) -> Bank:

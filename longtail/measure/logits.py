@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import NoReturn
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -72,7 +71,7 @@ def load(path: str | PathLike) -> Logits:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, BadZipFile, AttributeError, TypeError) as error:
+    except Exception as error:  # zip, zlib and NumPy have exceptions of their own for every kind of damage
         raise LongtailError(f"cannot read {path} as an .npz of arrays ({error}): write it with numpy.savez.") from None
     if missing := [name for name in _REQUIRED if name not in arrays]:
         raise LongtailError(f"{path} has no {' and no '.join(missing)}: it needs {', '.join(_REQUIRED)} and prior.")
@@ -104,7 +103,9 @@ def _checked(path, scores, labels, classes, counts, prior, adjusted="") -> Logit
         stated = str(prior)
         if stated not in ("train", "uniform"):
             refuse(f"prior is {stated!r}: it must be 'train', 'uniform' or {num_classes} probabilities")
-    elif prior.shape != (num_classes,) or (prior < 0).any() or abs(prior.sum() - 1) > 1e-3:
+    elif prior.shape != (num_classes,) or not np.issubdtype(prior.dtype, np.number):
+        refuse(f"prior must be {num_classes} probabilities, found {prior.dtype} {prior.shape}")
+    elif (prior < 0).any() or abs(prior.sum() - 1) > 1e-3:
         refuse(f"prior must be {num_classes} probabilities that sum to 1, found {prior.shape} with sum {prior.sum():g}")
     else:
         stated = prior

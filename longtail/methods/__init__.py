@@ -123,4 +123,10 @@ def build_objective(
             raise LongtailError(f"the method {name!r} has no setting {key!r}{nearest(key, known)}")
     taken = inspect.signature(find(name).objective).parameters
     given = {key: value for key, value in zip(GIVEN, (key_dim, model), strict=True) if key in taken}
-    return find(name).objective(counts, dim, **settings, **given)
+    try:
+        return find(name).objective(counts, dim, **settings, **given)
+    except LongtailError:
+        raise
+    except (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LongtailError(f"the method {name!r} cannot be made with the settings {settings} ({why})") from error

@@ -32,6 +32,7 @@ from longtail.methods import posthoc_adjusted as _posthoc_adjusted
 from longtail.methods import proco as _proco
 from longtail.methods import supcon as _supcon
 from longtail.methods import tau_norm as _tau_norm
+from longtail.methods import vector_scaling as _vector_scaling
 from longtail.methods import vl_ltr as _vl_ltr
 from longtail.methods import zero_shot as _zero_shot
 from longtail.methods.published import Published
@@ -50,6 +51,7 @@ METHODS: dict[str, Published] = {
         _class_balanced.METHOD,
         _class_balanced_focal.METHOD,
         _ldam_drw.METHOD,
+        _vector_scaling.METHOD,
         _posthoc_adjusted.METHOD,
         _tau_norm.METHOD,
         _crt.METHOD,
@@ -82,6 +84,7 @@ focal = _focal.focal
 class_balanced = _class_balanced.class_balanced
 class_balanced_focal = _class_balanced_focal.class_balanced_focal
 ldam_drw = _ldam_drw.LDAM
+vector_scaling = _vector_scaling.VectorScaling
 posthoc_adjusted = _posthoc_adjusted.posthoc_adjusted
 tau_norm = _tau_norm.tau_norm
 lws = _lws.lws

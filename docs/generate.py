@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+import longtail
 import longtail.methods
 from longtail.methods import METHODS, settings_of
 from longtail.methods.published import Published
@@ -39,6 +40,7 @@ def write_pages(docs: Path) -> None:
     pages = {"index": methods_index(), **{name: method_page(row) for name, row in METHODS.items()}}
     _write_all(docs / "methods", pages)
     parts = {
+        "api": api(),
         "contents": contents(docs),
         "method_table": method_table("methods/"),
         "measured": measured_table("methods/"),
@@ -65,6 +67,72 @@ def contents(docs: Path) -> str:
         there = "\n".join(page for page in pages if (docs / f"{page}.md").exists())
         parts.append(f"```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{there}\n```\n")
     return "\n".join(parts)
+
+
+# ---- the Python API -----------------------------------------------------------------------------------------------
+
+# What else is public, for loops and evaluations of one's own.
+MODULES = {
+    "longtail.data": ("load",),
+    "longtail.template": ("add_prior", "cross_entropy", "cross_entropy_with_numerator", "class_log_mean_exp"),
+    "longtail.prior": ("log_prior", "uniform", "prior_free", "from_file", "to_file"),
+    "longtail.measure.counters": ("Counters",),
+    "longtail.measure.metrics": ("summarise", "render"),
+    "longtail.measure.per_class": ("read_csv", "write_csv"),
+    "longtail.measure.groups": ("by_threshold", "by_terciles"),
+    "longtail.measure.priors": ("estimate_prior", "answers", "shifted_prior", "resample"),
+    "longtail.measure.logits": ("load", "adjust", "save"),
+}
+
+
+def api() -> str:
+    verbs = [name for name in longtail.__all__ if name not in ("data", "methods")]
+    parts = ["## Verbs", *(entry("lt", getattr(longtail, name)) for name in verbs)]
+    parts += ["## Objectives", OBJECTIVES]
+    for module, names in MODULES.items():
+        parts += [f"## {module}", *(entry("", getattr(importlib.import_module(module), name)) for name in names)]
+    return "\n\n".join(parts)
+
+
+OBJECTIVES = """`lt.methods` has the objective of every [method](methods/index.md) under its name: a torch module,
+`objective(features, labels, ids) -> Losses`, made from class counts and the width of the features. `lt.methods.METHODS`
+is the table. Settings are on the methods' pages."""
+
+
+def entry(prefix: str, thing: Any) -> str:
+    """Name, signature, and the docstring as it stands, its example as code."""
+    text = inspect.cleandoc(thing.__doc__ or "")
+    text = re.sub(r"^( *>>> .*(?:\n.+)*)", r"```pycon\n\1\n```", text, flags=re.MULTILINE)
+    name = f"{prefix}.{thing.__name__}" if prefix else thing.__name__
+    return f"### {name}\n\n```python\n{signature(thing, name)}\n```\n\n{text}"
+
+
+def signature(thing: Any, name: str) -> str:
+    """One line where it fits a page, else one line an argument."""
+    said = inspect.signature(thing)
+    arguments, star = [], False
+    for parameter in said.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            arguments.append("*")
+        star = star or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        arguments.append(argument(parameter))
+    returns = "" if said.return_annotation is said.empty else f" -> {kind(said.return_annotation)}"
+    line = f"{name}({', '.join(arguments)}){returns}"
+    if len(line) <= 84:
+        return line
+    return f"{name}(\n" + "".join(f"    {each},\n" for each in arguments) + f"){returns}"
+
+
+def argument(parameter: inspect.Parameter) -> str:
+    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    text = f"{star}{parameter.name}"
+    if parameter.annotation is not parameter.empty:
+        text += f": {kind(parameter.annotation)}"
+    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
+
+
+def kind(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
 # ---- methods ------------------------------------------------------------------------------------------------------

@@ -20,22 +20,28 @@ ROOT = Path(__file__).parents[1]
 NEEDS = {"vision_language": "open_clip"}
 
 
-def python_of(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n+^```output\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+
+
+def python_of(page: Path) -> list[tuple[str, str]]:
+    """Each block of Python, and what the page says it prints where it says so."""
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
 PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if python_of(path)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_python_on_a_page_runs_as_it_stands(page, tmp_path, monkeypatch):
+def test_python_on_a_page_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch, capsys):
     if (package := NEEDS.get(page.stem)) and importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
     namespace = {"__name__": "__main__"}
-    for block in python_of(page):
-        exec(compile(block, f"{page.name}", "exec"), namespace)
+    for code, printed in python_of(page):
+        exec(compile(code, page.name, "exec"), namespace)
+        said = capsys.readouterr().out
+        assert not printed or said == printed
 
 
 @pytest.mark.parametrize("module", [longtail.measure.groups, longtail.measure.metrics], ids=lambda m: m.__name__)

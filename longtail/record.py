@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,9 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
     """Write `results/NAME.json`, and beside it `results/runs/NAME/` with config, log, counts and the final weights."""
     if not (run / "result.json").exists():
         raise LongtailError(f"{run} holds no finished run (there is no result.json): let it finish, or --resume it")
-    config, last = read_json(run / "config.json"), read_json(run / "result.json")
+    config, last = (_for_anybody(read_json(run / name), run.parent) for name in ("config.json", "result.json"))
     config = {**config, "command": repeatable(config["command"])}
-    earlier = [read_json(path) for path in sorted(run.glob("*/result.json"))]
+    earlier = [_for_anybody(read_json(path), run.parent) for path in sorted(run.glob("*/result.json"))]
     recipe = config["recipe"]
     entry = {
         "name": name,
@@ -48,6 +50,14 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
             shutil.copyfile(run / file, folder / file)
     write_json(folder / "config.json", config)
     return entry
+
+
+def _for_anybody(values: dict[str, Any], runs: Path) -> dict[str, Any]:
+    """The folder that all runs are in is called `runs` wherever it lies, as in the name of a CLIP that is in it."""
+    text, home = json.dumps(values), str(Path.home())
+    for here in {str(runs), str(runs).replace(home, "~", 1)} - {"."}:
+        text = re.sub(rf"(?<![\w./-]){re.escape(json.dumps(here)[1:-1])}/", "runs/", text)
+    return json.loads(text)
 
 
 def repeatable(command: list[str]) -> list[str]:

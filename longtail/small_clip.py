@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from longtail.data.table import ImageTable, PixelStore
 from longtail.engine.runfolder import RunFolder
 from longtail.errors import LongtailError
 from longtail.files import atomic, write_json
-from longtail.recipe import Data
+from longtail.recipe import Data, Optim, Recipe, Stage, to_dict
 from longtail.template import cross_entropy
 from longtail.vision_language.captions import captions, colours, sentences, words
 from longtail.vision_language.clip import ImageTower, TextTower
@@ -54,6 +54,7 @@ MODEL = {
     "text_cfg": {"context_length": 24, "vocab_size": 49408, "width": 128, "heads": 2, "layers": 2},
 }
 FORMAT = ImageFormat(64, (0.49, 0.48, 0.45), (0.25, 0.24, 0.26), "bicubic", 1.0)
+BATCH = 256
 _ORDER, _CAPTION = -2, -6  # of the hashed random numbers, beside those of the views
 
 
@@ -88,7 +89,7 @@ def captioned(tables: list[ImageTable], test: ImageTable) -> Captioned:
 
 
 def pretrain(
-    data: Captioned, out: Path, *, epochs: int = 12, batch_size: int = 256, lr: float = 1e-3, seed: int = 0
+    data: Captioned, out: Path, *, epochs: int = 12, batch_size: int = BATCH, lr: float = 1e-3, seed: int = 0
 ) -> dict[str, Any]:
     """Every caption of an image's class in the batch is a right one, as in `contrast.py`; two towers, one AdamW.
 
@@ -197,10 +198,11 @@ def train(given: argparse.Namespace) -> None:
     cifar10 = benchmarks.load("cifar10-lt", root=given.cifar10_root or given.data_root, imbalance=1)
     data = captioned([replace(cifar10, name="cifar10"), tail], test=tail)
     print(f"{len(data.labels):,} captioned images of {len(data.classes)} classes", flush=True)
-    stage = {"name": "pretrain", "epochs": given.epochs, "lr": given.lr, "keys": ""}
-    recipe = {"data": asdict(Data("cifar100-lt", imbalance=given.imbalance)), "stages": [stage], "seed": given.seed}
+    optim = Optim(kind="adamw", lr=given.lr, weight_decay=0.1, decay_norm_and_bias=False)
+    stage = Stage("pretrain", "small_clip", model="clip", epochs=given.epochs, batch_size=BATCH, optim=optim)
+    seen = Data("cifar10 and cifar100-lt", imbalance=given.imbalance)
     with RunFolder(given.out, resume=given.resume) as run:
-        run.describe(recipe | {"beside": "cifar10", "captions": True})
+        run.describe(to_dict(Recipe(seen, (stage,), name="small_clip", seed=given.seed)))
         if (given.out / "result.json").exists():
             return
         said = [{"class": name, "sentence": line} for name in tail.classes for line in sentences(name)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NEEDS = {"lightning_module": "lightning", "text_centres": "open_clip"}
+NEEDS = {"lightning_module": "lightning"}
 SLOW = {"torchrun"}  # two trainings, one of them by two processes; tests/dist holds ranks to the same, and faster
 NO_DATA = 77  # what an example exits with where its images are not at hand: the custom of configure scripts
 

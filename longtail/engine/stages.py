@@ -430,6 +430,9 @@ def _cache_folder(recipe: Recipe, number: int, table: ImageTable) -> Path:
         digest.update(_identity(table.images, row))
     stages = [to_dict(replace(stage, name=str(i))) for i, stage in enumerate(recipe.stages[: number + 1])]
     digest.update(json.dumps([stages, recipe.seed, recipe.precision, __version__], sort_keys=True).encode())
+    for stage in recipe.stages[: number + 1]:
+        for file in backbones.files_of(stage.model):  # another CLIP may have come to lie in the same folder
+            digest.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
     root = Path(os.environ.get("LONGTAIL_CACHE") or Path.home() / ".cache" / "longtail")
     return root / "teachers" / digest.hexdigest()[:32]
 

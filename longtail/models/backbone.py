@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,6 +89,17 @@ def is_timm(name: str) -> bool:
 
 def is_clip(name: str) -> bool:
     return name.startswith("clip:")
+
+
+def files_of(name: str) -> list[Path]:
+    """What a model's name says lies on this machine, where it says so: a CLIP's folder, or its weights' file."""
+    if not is_clip(name):
+        return []
+    from longtail.vision_language.clip import Name
+
+    parsed = Name.parse(name)
+    place = parsed.folder or Path(parsed.weights)
+    return sorted(path for path in (place.iterdir() if place.is_dir() else [place]) if path.is_file())
 
 
 def check_name(name: str) -> None:

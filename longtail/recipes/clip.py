@@ -34,6 +34,7 @@ def fine_tuned(base: Stage, counts: np.ndarray, said: dict[str, Any], why: list[
         optim = Optim(kind="adamw", lr=said["lr"] or lr, weight_decay=0.05, decay_norm_and_bias=False, rates=rates)
         why.append(f"all of a CLIP fine-tuned: AdamW, the head learning {rates['objective.']:.0f} times as fast")
     epochs = said["epochs"] if said["epochs"] is not None else epochs
+    why[-1] += f", {epochs} epochs"
     return replace(
         base,
         epochs=epochs,

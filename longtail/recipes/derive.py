@@ -56,7 +56,8 @@ def derive(
         batch_size = int(min(128, max(16, 2 ** round(np.log2(images / 20)))))
     if epochs is None:
         epochs = 200 if small else 30 if pretrained else 90
-        why.append(f"{epochs} epochs: " + ("small images, trained from scratch" if small else "larger images"))
+        if not is_clip(model):
+            why.append(f"{epochs} epochs: " + ("small images, trained from scratch" if small else "larger images"))
     if augment is None:
         augment = _augmentation(data.source, small)
     lr = lr or 0.1 * batch_size / 128 * (1 if small or not pretrained else 0.2)

@@ -38,17 +38,19 @@ class AdaptFormer(nn.Module):
 
 
 class LoRA(nn.Module):
-    """A parametrisation of a [3D, D] weight that makes queries, keys and values: W plus low rank for q and v."""
+    """A parametrisation of a weight [P D, D] whose P blocks make queries, keys or values: low rank for `parts`."""
 
-    def __init__(self, width: int, rank: int) -> None:
+    def __init__(self, width: int, rank: int, parts: tuple[bool, ...]) -> None:
         super().__init__()
-        self.down = nn.Parameter(torch.empty(2, rank, width))
-        self.up = nn.Parameter(torch.zeros(2, width, rank))
+        self.parts = parts
+        self.down = nn.Parameter(torch.empty(sum(parts), rank, width))
+        self.up = nn.Parameter(torch.zeros(sum(parts), width, rank))
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
 
     def forward(self, weight: Tensor) -> Tensor:
-        query, value = self.up @ self.down / self.down.shape[1]
-        return weight + torch.cat([query, torch.zeros_like(query), value])
+        learned = iter(self.up @ self.down / self.down.shape[1])
+        still = torch.zeros_like(weight[: self.down.shape[2]])
+        return weight + torch.cat([next(learned) if part else still for part in self.parts])
 
 
 def add_adapters(tower: nn.Module, kind: str, width: int) -> None:
@@ -90,6 +92,13 @@ def _width(block: nn.Module) -> int:
 
 
 def _add_lora(attention: nn.Module, rank: int) -> None:
-    owner, name = (attention, "in_proj_weight") if hasattr(attention, "in_proj_weight") else (attention.qkv, "weight")
-    width = getattr(owner, name).shape[1]
-    parametrize.register_parametrization(owner, name, LoRA(width, rank))  # type: ignore[arg-type]
+    """Queries and values come out of one projection, open_clip's or timm's, or of one each."""
+    if hasattr(attention, "in_proj_weight"):
+        places = [(attention, "in_proj_weight", (True, False, True))]
+    elif getattr(attention, "qkv", None) is not None:
+        places = [(attention.qkv, "weight", (True, False, True))]
+    else:
+        places = [(attention.q_proj, "weight", (True,)), (attention.v_proj, "weight", (True,))]
+    for owner, name, parts in places:
+        width = getattr(owner, name).shape[1]
+        parametrize.register_parametrization(owner, name, LoRA(width, rank, parts))  # type: ignore[arg-type]

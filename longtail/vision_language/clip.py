@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib.util
 import json
 import logging
 import re
@@ -108,7 +109,7 @@ class ImageTower(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.shape[-2:] != (self.size, self.size):
             images = F.interpolate(images, (self.size, self.size), mode="bicubic")
-        return self.visual(images)
+        return _pooled(self.visual(images))
 
     def train(self, mode: bool = True) -> ImageTower:
         super().train(mode)
@@ -145,19 +146,26 @@ class TextTower(nn.Module):
         """Tokens come on the host; those beyond the longest sentence are cut off, a fifth remains of most prompts."""
         device = self.log_scale.device
         if not self.causal:
-            return self.text(tokens.to(device))
+            return _pooled(self.text(tokens.to(device)))
         length = int(tokens.argmax(dim=1).max()) + 1
         whole_mask = self.text.attn_mask
         self.text.attn_mask = whole_mask[:length, :length]
         try:
-            return self.text(tokens[:, :length].to(device))
+            return _pooled(self.text(tokens[:, :length].to(device)))
         finally:
             self.text.attn_mask = whole_mask
+
+
+def _pooled(output: Any) -> Tensor:
+    """A CoCa's towers give their tokens too."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 def load(name: str, *, pretrained: bool) -> Any:
     """Both towers of a CLIP: `.visual`, `.text` and `.logit_scale`."""
     open_clip, parsed = _open_clip(), Name.parse(name)
+    if any(key.startswith("hf_") for key in parsed.config["text_cfg"]) and not importlib.util.find_spec("transformers"):
+        raise LongtailError(f"the text tower of {parsed.architecture} needs transformers: pip install transformers")
     wanted: dict[str, Any] = {"force_custom_text": True, "force_image_size": parsed.size, "pretrained_text": False}
     if parsed.folder is not None:
         wanted["load_weights"] = pretrained

@@ -17,6 +17,11 @@ def resnet(tmp_path_factory):
     return save_clip(tmp_path_factory.mktemp("clips") / "resnet", "resnet")
 
 
+@pytest.fixture(scope="session")
+def coca(tmp_path_factory):
+    return save_clip(tmp_path_factory.mktemp("clips") / "coca", "coca")
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))

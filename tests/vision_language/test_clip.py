@@ -1,9 +1,12 @@
 """Towers against open_clip's own model, and what a user is told where there is none."""
 
+import json
+
 import open_clip
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from longtail.data.augment import ImageFormat
 from longtail.engine.optim import build_optimiser
@@ -13,6 +16,7 @@ from longtail.models import backbone as backbones
 from longtail.recipe import Optim
 from longtail.types import Batch
 from longtail.vision_language import clip
+from longtail.vision_language.adapters import add_adapters
 from longtail.vision_language.clip import ImageTower, Name, TextTower, image_format
 from longtail.vision_language.gml_text import TextGML
 from longtail.vision_language.zero_shot import ZeroShot
@@ -24,7 +28,7 @@ def of_open_clip(name):
     return open_clip.create_model(f"local-dir:{name.removeprefix('clip:')}").eval()
 
 
-@pytest.mark.parametrize("kind", ["vit", "resnet"])
+@pytest.mark.parametrize("kind", ["vit", "resnet", "coca"])
 def test_zero_shot_logits_are_open_clips(kind, request):
     name = request.getfixturevalue(kind)
     theirs, tokenizer = of_open_clip(name), open_clip.get_tokenizer(f"local-dir:{name.removeprefix('clip:')}")
@@ -68,6 +72,41 @@ def test_adapters_begin_as_nothing_and_the_tower_stays(vit, adapter):
     assert all("branch" not in name and ("mlp" in name or "parametrizations" in name) for name in moved)
     assert all("original" not in name for name in moved)
     assert not torch.equal(tower.eval()(images), plain(images))
+
+
+def test_lora_where_queries_and_values_have_projections_of_their_own():
+    """As in EVA-02; timm's other transformers have one projection in a linear layer."""
+
+    class Attention(nn.Module):
+        def __init__(self, together):
+            super().__init__()
+            self.qkv = nn.Linear(8, 24) if together else None
+            if not together:
+                self.q_proj, self.k_proj, self.v_proj = (nn.Linear(8, 8) for _ in range(3))
+
+    for together in (False, True):
+        block = nn.Module()
+        block.attn, block.mlp = Attention(together), nn.Linear(8, 8)
+        tower = nn.Sequential(block).requires_grad_(False)
+        before = {name: p.clone() for name, p in tower.named_parameters()}
+        add_adapters(tower, "lora", 2)
+        names = {name.split(".parametrizations")[0] for name, p in tower.named_parameters() if p.requires_grad}
+        assert names == ({"0.attn.qkv"} if together else {"0.attn.q_proj", "0.attn.v_proj"})
+        for name in names:
+            part = tower.get_submodule(name)
+            assert torch.equal(part.weight, before[f"{name}.weight"])  # at first
+            part.parametrizations.weight[0].up.data.fill_(1.0)
+            moved = (part.weight != before[f"{name}.weight"]).any(1)
+            assert moved.tolist() == ([True] * 8 + [False] * 8 + [True] * 8 if together else [True] * 8)
+
+
+def test_a_text_tower_of_another_library_is_named(vit, tmp_path, monkeypatch):
+    config = json.loads((Name.parse(vit).folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"] = {"hf_model_name": "x/y", "hf_tokenizer_name": "x/y"}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(clip.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LongtailError, match="needs transformers: pip install transformers"):
+        TextTower(f"clip:{tmp_path}", pretrained=False)
 
 
 def test_adapters_in_a_resnet(resnet):

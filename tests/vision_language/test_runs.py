@@ -1,5 +1,6 @@
 """Whole runs: every method on a CLIP, stopped and resumed, saved and asked again, and as a user types it."""
 
+import shutil
 from dataclasses import replace
 from io import StringIO
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny_clip import save_clip
 
 from longtail.cli import main
 from longtail.engine import device as devices
@@ -87,6 +89,16 @@ def test_recognition_reads_with_the_tower_that_was_trained(vit, digits, tmp_path
     after = trained.load(tmp_path).method.backbone.state_dict()
     for name, tensor in contrast.method.backbone.state_dict().items():
         assert torch.equal(tensor, after[name])  # the second stage trains the head alone
+
+
+def test_a_cached_stage_is_not_taken_for_another_clip_in_the_same_folder(digits, tmp_path):
+    name = save_clip(tmp_path / "clip", "vit", seed=0)
+    chosen = recipe(name, "crt")
+    first = stages._cache_folder(chosen, 0, digits)
+    assert stages._cache_folder(chosen, 0, digits) == first
+    shutil.rmtree(tmp_path / "clip")
+    save_clip(tmp_path / "clip", "vit", seed=1)
+    assert stages._cache_folder(chosen, 0, digits) != first
 
 
 def test_a_backbone_that_cannot_read(digits, tmp_path):

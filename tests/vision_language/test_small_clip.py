@@ -140,5 +140,6 @@ def test_a_queue_runs_it_and_keeps_what_the_next_job_starts_from(data, tmp_path,
     entry = json.loads((tmp_path / "results" / "small.json").read_text())
     assert (entry["method"], entry["seed"], entry["epochs"]) == ("small_clip", 3, 1)
     assert "loss" in entry["summary"]
+    assert str(tmp_path) not in json.dumps(entry)
     assert TextTower(f"clip:{kept}", pretrained=True).tokenize(["a dog"]).shape == (1, 24)
     assert small_clip.main([*commands[0][3:]]) == 0  # a finished one is left as it is

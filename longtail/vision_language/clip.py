@@ -16,18 +16,17 @@ import importlib.util
 import json
 import logging
 import re
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longtail.data.augment import ImageFormat
 from longtail.errors import LongtailError
+from longtail.offline import hub
 from longtail.recipe import nearest
 from longtail.vision_language.adapters import KINDS, add_adapters
 
@@ -174,7 +173,7 @@ def load(name: str, *, pretrained: bool) -> Any:
         wanted["force_quick_gelu"] = told.get("quick_gelu", False)  # OpenAI's weights were trained with it
         wanted["pretrained"] = parsed.known_weights() if pretrained else None
     try:
-        with _quiet(), _impatient():
+        with _quiet(), hub():
             return open_clip.create_model(parsed.for_open_clip, require_pretrained=pretrained, **wanted)
     except Exception as error:  # whatever the network, the hub, pickle and torch may raise
         if not pretrained:
@@ -222,19 +221,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(disabled)
-
-
-@contextlib.contextmanager
-def _impatient() -> Iterator[None]:
-    """Off-line the hub tries again for most of a minute. Told so, it looks into its cache and stops."""
-    from huggingface_hub import constants
-
-    told = constants.HF_HUB_OFFLINE
-    try:
-        socket.getaddrinfo(urlparse(constants.ENDPOINT).hostname, 443)
-    except OSError:
-        constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = told

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from longtail import offline
 from longtail.data.augment import ImageFormat
 from longtail.engine.optim import build_optimiser
 from longtail.errors import LongtailError
@@ -166,10 +167,7 @@ def test_mistakes_are_one_sentence(name, told):
 
 
 def test_a_machine_without_network_says_where_to_put_the_weights(monkeypatch, caplog, capfd):
-    def unreachable(*args, **kwargs):
-        raise OSError("Name or service not known")
-
-    monkeypatch.setattr(clip.socket, "getaddrinfo", unreachable)
+    monkeypatch.setattr(offline, "reachable", lambda url: False)
     monkeypatch.setenv("HF_HUB_CACHE", "/nonexistent")
     with pytest.raises(LongtailError, match=r"put the file here and name it, as in --clip ViT-B-32//path/to") as error:
         clip.load("clip:ViT-B-32/openai", pretrained=True)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import yaml
+from pixels import camvid_table
 
 import longtail
 import longtail.methods
@@ -44,6 +45,7 @@ def write_pages(docs: Path) -> None:
         "contents": contents(docs),
         "method_table": method_table("methods/"),
         "measured": measured_table("methods/"),
+        "camvid": camvid_table(ROOT / "results"),
     }
     _write_all(docs / "_generated", parts)
 
@@ -273,11 +275,11 @@ def settings_table(row: Published) -> str:
 
 
 def runs() -> list[list[dict[str, Any]]]:
-    """The recorded runs, those that differ by their seed alone together."""
+    """The recorded runs of classifiers, those that differ by their seed alone together."""
     groups = defaultdict(list)
     for path in sorted((ROOT / "results").glob("*.json")):
         entry = json.loads(path.read_text())
-        if isinstance(entry, dict) and {"method", "summary", "seed"} <= entry.keys():
+        if isinstance(entry, dict) and {"method", "summary", "seed"} <= entry.keys() and "accuracy" in entry["summary"]:
             groups[re.sub(rf"[-_](s|seed)?{entry['seed']}$", "", entry["name"])].append(entry)
     return list(groups.values())
 

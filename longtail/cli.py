@@ -124,9 +124,22 @@ def train(
         task = "segmentation"
     if task not in ("classification", "segmentation"):
         raise LongtailError(f"--task is classification or segmentation, not {task!r}")
+    if alpha is not None and task != "segmentation":
+        raise LongtailError("--alpha is for --task segmentation: images take --set alpha=0.5 (GML) or --set tau=0.5")
     if task == "segmentation":
         from longtail.segmentation import command
 
+        command.refuse(
+            clip=clip is not None,
+            sentences=sentences is not None,
+            augment=augment is not None,
+            imbalance=imbalance is not None,
+            tail=tail != "exp",
+            label_column=label_column is not None,
+            group_column=group_column is not None,
+            hold_out=hold_out != 0,
+            on_bad_image=on_bad_image != "stop",
+        )
         recipe, table, why = command.recipe_of(
             config,
             recipes.Data(data, str(data_root) if data_root else None),
@@ -235,7 +248,8 @@ def evaluate(
     if is_segmentation(run):
         from longtail.segmentation import command
 
-        print(command.evaluate(run, data, prior, out, device))
+        command.refuse(head=head != "cosine", absent=bool(absent), save_scores=save_scores)
+        print(command.evaluate(run, data, split, prior, out, device))
         return
     from longtail.answers.evaluation import evaluate
     from longtail.answers.run import open_run
@@ -289,6 +303,7 @@ def predict(
     if is_segmentation(run):
         from longtail.segmentation import command
 
+        command.refuse(head=head != "cosine", absent=bool(absent), top=top != 1, format=format != "csv")
         print(command.predict(run, images, prior, out, device))
         return
     from longtail.answers import predict as predicting
@@ -362,10 +377,15 @@ def report(
         out: the page; report.html in the first run's folder if not given.
         device: auto, cpu, cuda or mps.
     """
-    from longtail.answers.report import report
-
     if not runs:
         raise LongtailError("say which runs to report: `longtail report runs/first`")
+    if is_segmentation(runs[0]):
+        from longtail.segmentation import command
+
+        print(command.report(runs, out, device))
+        return
+    from longtail.answers.report import report
+
     path, table = report(runs, out, device)
     print(f"{table}\nin per cent\n\nsaved {path}   open it in a browser; it needs no network")
 

@@ -10,7 +10,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NEEDS = {"lightning_module": "lightning"}
-SLOW = {"torchrun"}  # two trainings, one of them by two processes; tests/dist holds ranks to the same, and faster
+# Two trainings each; tests/dist and tests/segmentation hold ranks and pixels to the same, and faster.
+SLOW = {"torchrun", "segmentation_camvid"}
 NO_DATA = 77  # what an example exits with where its images are not at hand: the custom of configure scripts
 
 

@@ -41,7 +41,12 @@ class Run:
     def alpha(self) -> float:
         """What multiplied log p in the loss of the classifier that answers; 0 for plain cross-entropy."""
         settings = self.model.card["settings"]
-        return settings.get("alpha_cls", settings.get("tau", 0.0 if self.method == "cross_entropy" else 1.0))
+        return float(settings.get("alpha_cls", settings.get("tau", 0.0 if self.method == "cross_entropy" else 1.0)))
+
+    @property
+    def alpha_gml(self) -> float:
+        """The same in L_GML, where there is one; alpha for all others."""
+        return float(self.model.card["settings"].get("alpha", self.alpha))
 
     @property
     def method(self) -> str:
@@ -81,9 +86,9 @@ def under(run: Run, prior: str) -> stages.Answer:
     return lambda images, size: run.model(images, size) + added
 
 
-def evaluate(run: Run, prior: str = "as-trained") -> np.ndarray:
-    """The confusion matrix of the test images, [C, C]."""
-    loader = stages.whole_images(stages.pixels_of(run.recipe), run.table, run.device)
+def evaluate(run: Run, prior: str = "as-trained", split: str | None = None) -> np.ndarray:
+    """The confusion matrix of the images of a split, [C, C]; the one that is tested on, if not said."""
+    loader = stages.whole_images(stages.pixels_of(run.recipe), run.table, run.device, split=split)
     return stages.count(under(run, prior), loader, len(run.model.classes), run.device)
 
 

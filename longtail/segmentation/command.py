@@ -17,6 +17,13 @@ from longtail.segmentation.table import PixelTable
 TASK = {"runner": stages, "columns": metrics.HEADLINE}
 
 
+def refuse(**given: bool) -> None:
+    """What was asked for and means nothing to pixels is refused, not ignored."""
+    for name, asked in given.items():
+        if asked:
+            raise LongtailError(f"--{name.replace('_', '-')} is for classifiers of images: a segmentation has none")
+
+
 def recipe_of(config: Path | None, data: recipes.Data, **dials: Any) -> tuple[recipes.Recipe, PixelTable, list[str]]:
     """`longtail train --task segmentation`: the recipe, the data, and the reasons for what was not said."""
     if config is not None:
@@ -30,16 +37,17 @@ def recipe_of(config: Path | None, data: recipes.Data, **dials: Any) -> tuple[re
     return recipe, table, why
 
 
-def evaluate(run: Path, data: str | None, prior: str | None, out: Path | None, device: str) -> str:
+def evaluate(run: Path, data: str | None, split: str | None, prior: str | None, out: Path | None, device: str) -> str:
     """`longtail evaluate`: what to print; the matrix of pixels and a row a class are kept."""
     from longtail.segmentation import answers
 
     opened, prior = answers.open_run(run, data, device), prior or "as-trained"
-    matrix = answers.evaluate(opened, prior)
+    split = split or stages.tested(opened.table)
+    matrix = answers.evaluate(opened, prior, split)
     summary = metrics.summarise(matrix, opened.groups)
-    out = out or run / "eval" / f"test-{Path(prior).stem}"
+    out = out or run / "eval" / f"{split}-{Path(prior).stem}"
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "report.json", {"prior": prior, "summary": summary, "confusion": matrix.tolist()})
+    write_json(out / "report.json", {"prior": prior, "split": split, "summary": summary, "confusion": matrix.tolist()})
     metrics.write_csv(out / "per_class.csv", matrix, opened.model.classes, opened.table.counts(), opened.groups)
     return f"{render({f'prior {prior}': summary}, metrics.HEADLINE)}\n\nsaved {out}"
 

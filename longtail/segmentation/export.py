@@ -22,6 +22,7 @@ from longtail.errors import LongtailError
 from longtail.segmentation.answers import Run
 from longtail.segmentation.augment import Whole
 from longtail.segmentation.model import PixelModel
+from longtail.segmentation.stages import tested
 
 TOLERANCE = 1e-3  # of a score, absolute: scores span tens
 CHECKED = 3  # real images
@@ -95,7 +96,7 @@ _AT_LEAST = {"batch": 1, "height": 32, "width": 32}
 
 
 def _real_images(run: Run) -> list[Tensor]:
-    rows = run.table.rows("test") if len(run.table.rows("test")) else run.table.rows("val")
+    rows = run.table.rows(tested(run.table))
     whole = Whole(run.model.pixels.short_side)
     images = [whole.scale(run.table.images.decode(int(row))) for row in rows[:CHECKED]]
     return [torch.tensor(image).permute(2, 0, 1)[None].float() for image in images]

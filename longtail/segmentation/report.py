@@ -24,6 +24,7 @@ from longtail.segmentation import metrics, plots
 from longtail.segmentation.answers import Run, open_run, sweep, under
 from longtail.segmentation.masks import VOID
 from longtail.segmentation.predict import overlay, segment
+from longtail.segmentation.stages import tested
 
 ALPHAS = tuple(i / 10 for i in range(11))
 SHOWN = 4  # test images
@@ -77,6 +78,7 @@ def report(folders: Sequence[Path], out: Path | None = None, device: str = "auto
     groups = _grouped([open_run(folder, device=device) for folder in folders])
     first = groups[0].runs[0]
     out = out or folders[0] / "report.html"
+    out.parent.mkdir(parents=True, exist_ok=True)
     headline = _headline(groups)
     shown = groups[: len(common.COLOURS)]
 
@@ -93,7 +95,11 @@ def report(folders: Sequence[Path], out: Path | None = None, device: str = "auto
     ]
     sweeps = _sweeps(groups)
     if sweeps:
-        plain = {group.name: (group.mean("miou"), group.mean("macc")) for group in groups if group.runs[0].alpha == 0}
+        plain = {
+            group.name: (group.mean("miou"), group.mean("macc"))
+            for group in groups
+            if group.runs[0].method == "cross_entropy"
+        }
         figures["alpha"] = plots.alpha_sweep({name: (s.trained, s.moved) for name, s in sweeps.items()}, plain)
         words = " ".join(f"{name}: {s.in_words()}" for name, s in sweeps.items())
         sections.append(Section("The strength of the prior", words, [Figures([figures["alpha"]])]))
@@ -143,12 +149,16 @@ def _grouped(runs: Sequence[Run]) -> list[Group]:
 
 
 def _name(run: Run) -> str:
-    return run.method if run.method == "cross_entropy" else f"{run.method}, alpha {run.alpha:g}"
+    if run.method == "cross_entropy":
+        return run.method
+    aside = "" if run.alpha_gml == run.alpha else f", L_cls at {run.alpha:g}"
+    return f"{run.method}, alpha {run.alpha_gml:g}{aside}"
 
 
 def _sweeps(groups: Sequence[Group]) -> dict[str, Sweep]:
     """Of every method that was trained at alpha 1, which is the model that is moved."""
     sweeps = {}
+    groups = [group for group in groups if group.runs[0].alpha_gml == group.runs[0].alpha]
     for group in groups:
         run = group.runs[0]
         if run.alpha == 1 and run.method not in sweeps:
@@ -168,7 +178,7 @@ def _miou_and_macc(matrix: np.ndarray) -> tuple[float, float]:
 def _masks(groups: Sequence[Group]):
     """Test images in even steps through the split: image, truth, and what the first seed of each group answers."""
     first = groups[0].runs[0]
-    rows = first.table.rows("test") if len(first.table.rows("test")) else first.table.rows("val")
+    rows = first.table.rows(tested(first.table))
     rows = rows[np.linspace(0, len(rows) - 1, min(SHOWN, len(rows))).round().astype(int)]
     palette = np.vstack([first.model.palette, np.full((256 - len(first.model.palette), 3), 255, np.uint8)])
     pictures = []

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from longtail.data.loader import Shard
+from longtail.data.table import SPLITS
 from longtail.engine import dist, trained
 from longtail.engine.device import Device
 from longtail.engine.logs import Progress
@@ -194,9 +196,20 @@ def training_images(
     )
 
 
-def whole_images(pixels: Pixels, table: PixelTable, device: Device, workers: int | None = None) -> PixelLoader:
-    """Of the test split, or where there is none the validation split; one at a time, because their sizes differ."""
-    rows = table.rows("test" if len(table.rows("test")) else "val")
+def tested(table: PixelTable) -> str:
+    """The split that is reported on."""
+    return "test" if len(table.rows("test")) else "val"
+
+
+def whole_images(
+    pixels: Pixels, table: PixelTable, device: Device, workers: int | None = None, split: str | None = None
+) -> PixelLoader:
+    """Of a split, one image at a time, because their sizes differ."""
+    split = split or tested(table)
+    rows = table.rows(split) if split in SPLITS else np.empty(0, np.int64)
+    if not len(rows):
+        there = ", ".join(name for name in SPLITS if len(table.rows(name)))
+        raise LongtailError(f"{table.name} has no images in a split {split!r}: it has {there}")
     return PixelLoader(
         table,
         lambda epoch: rows,

@@ -182,6 +182,14 @@ def test_evaluate_on_the_command_line(trained, scenes, tmp_path, capsys):
     saved = json.loads((trained / "eval/test-prior/report.json").read_text())
     assert np.array(saved["confusion"])[:, 2:].sum() == 0  # what cannot be there is not answered
     assert main(["evaluate", str(trained), "--prior", "nowhere", "--device", "cpu"]) == 2
+    assert main(["evaluate", str(trained), "--split", "train", "--device", "cpu"]) == 0
+    saved = json.loads((trained / "eval/train-as-trained/report.json").read_text())
+    assert saved["summary"]["pixels"] == sources.load(scenes).counts("train").sum()
+    capsys.readouterr()
+    assert main(["evaluate", str(trained), "--split", "val", "--device", "cpu"]) == 2
+    assert "no images in a split 'val': it has train, test" in capsys.readouterr().err
+    assert main(["evaluate", str(trained), "--head", "kernel"]) == 2
+    assert "--head is for classifiers of images" in capsys.readouterr().err
 
 
 def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys):
@@ -197,6 +205,7 @@ def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys)
     )
     assert "inference is whole or slide" in refused("--set", "pixels.inference=both")
     assert "no samplers" in refused("--set", "sampler=square-root")
+    assert "--hold-out is for classifiers" in refused("--hold-out", "0.1")
     assert "'pixels.crops'" in refused("--set", "pixels.crops=3") or "crops" in refused("--set", "pixels.crops=3")
 
 
@@ -233,3 +242,72 @@ def test_loglik_of_a_plain_classifier_has_the_prior_taken_out(scenes, tmp_path):
     images = torch.randn(1, 3, 48, 64)
     log_p = log_prior(loaded.card["counts"])[:, None, None]
     assert torch.allclose(loaded(images) + log_p, loaded.scores(images), atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def alphas(trained, scenes, tmp_path_factory):
+    """Hardly trained: two seeds of plain cross-entropy, alpha 0.5, and 0.5 with L_cls at 1."""
+    folder, few = tmp_path_factory.mktemp("alphas"), replace(PIXELS, steps=2)
+    plain = replace(recipe_of(scenes, "cross_entropy", epochs=1), pixels=few)
+    for seed in (0, 1):
+        run(replace(plain, seed=seed), folder / f"plain-{seed}")
+    student = replace(recipe_of(scenes, epochs=1).stages[1], keys=str(trained / "teacher"))
+    for name, alpha_cls in (("half", 0.5), ("half-cls-1", 1.0)):
+        settings = student.settings | {"alpha": 0.5, "alpha_cls": alpha_cls}
+        run(replace(plain, stages=(replace(student, settings=settings),)), folder / name)
+    return [folder / name for name in ("plain-0", "plain-1", "half", "half-cls-1")]
+
+
+def test_report_has_masks_frequencies_and_both_curves_of_alpha(trained, alphas, tmp_path, capsys):
+    page = tmp_path / "page" / "report.html"
+    assert main(["report", *map(str, [*alphas, trained]), "--out", str(page), "--device", "cpu"]) == 0
+    table = capsys.readouterr().out
+    rows = {line.split("  ")[0]: line for line in table.splitlines()}
+    assert {"cross_entropy", "gml, alpha 1", "gml, alpha 0.5", "gml, alpha 0.5, L_cls at 1"} <= set(rows)
+    assert "±" in rows["cross_entropy"]  # two seeds are one row
+    text = page.read_text()
+    for heading in ("Numbers", "Masks", "IoU and frequency", "The strength of the prior"):
+        assert heading in text
+    assert "Moved minus trained, in points: at alpha 0.5 mIoU" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+
+    curve = json.loads(page.with_suffix(".json").read_text())["gml"]
+    summary = json.loads((trained / "result.json").read_text())["summary"]
+    half = json.loads((alphas[2] / "result.json").read_text())["summary"]
+    # The run whose L_cls did not follow alpha is no point of the curve.
+    assert curve["trained"] == [[0.5, half["miou"], half["macc"]], [1.0, summary["miou"], summary["macc"]]]
+    assert [alpha for alpha, *_ in curve["moved"]] == [i / 10 for i in range(11)]
+    assert curve["moved"][-1][1:] == pytest.approx([summary["miou"], summary["macc"]])  # not moved at all
+    for name in ("masks", "iou", "alpha"):
+        picture = np.asarray(Image.open(page.with_name(f"report-{name}.png")).convert("RGB"))
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+
+
+def test_what_is_no_segmentation_is_not_reported_as_one(trained, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(trained), str(tmp_path / "empty"), "--device", "cpu"]) == 2
+    assert "empty" in capsys.readouterr().err
+    assert main(["adjust", str(trained), "--device", "cpu"]) == 2
+    assert "segmentation" in capsys.readouterr().err
+
+
+def test_exported_scores_are_the_models(trained, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    path = tmp_path / "model.onnx"
+    assert main(["export", str(trained), "--out", str(path)]) == 0
+    assert "scores at most" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    opened = answers.open_run(trained, device="cpu")
+    images = np.random.default_rng(0).uniform(0, 255, (3, 3, 40, 72)).astype(np.float32)  # of another size and number
+    (scores,) = session.run(["scores"], {"images": images})
+    card = opened.model.card
+    mean, std = (torch.tensor(card[name]).view(3, 1, 1) * 255 for name in ("mean", "std"))
+    ours = opened.model((torch.from_numpy(images) - mean) / std)
+    assert torch.allclose(torch.from_numpy(scores), ours, atol=1e-3)
+    log_p = log_prior(card["counts"])
+    (moved,) = session.run(["scores"], {"images": images, "log_prior": log_p.numpy()})
+    assert np.allclose(moved - scores, log_p.numpy()[:, None, None], atol=1e-4)
+    about = json.loads(session.get_modelmeta().custom_metadata_map["longtail"])
+    assert about["classes"] == list(CLASSES)
+    assert main(["export", str(trained), "--format", "torch"]) == 2

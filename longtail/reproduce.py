@@ -69,14 +69,11 @@ def reproduce(
 
     `changed` are settings that are not the recipe's own any more, as they were given.
     """
-    table: Any
-    task: dict[str, Any] = {}
+    table, task = _table(recipe), {}
     if recipe.pixels is not None:
-        from longtail.segmentation import command, sources
+        from longtail.segmentation import command
 
-        table, task = sources.load(recipe.data.source, root=recipe.data.root), command.TASK
-    else:
-        table = load_data(recipe.data, print)
+        task = command.TASK
     place = devices.choose(recipe.precision, device)
     dist.start(place.torch)
     speaks = dist.is_main()
@@ -97,22 +94,42 @@ def dry_run(
     name: str, recipe: Recipe, *, device: str = "auto", workers: int | None = None, out: Path | None = None
 ) -> str:
     """Two steps of every stage, on generated images where the recipe's own are not here; `out` keeps what they cost."""
-    if recipe.pixels is not None:
-        raise LongtailError(f"{name} is a segmentation: `longtail train {recipe.data.source} --dry-run` tries it out")
-    data, note = recipe.data, ""
-    place = devices.choose(recipe.precision, device)
+    place, note = devices.choose(recipe.precision, device), ""
     try:
-        table = load_data(data)
+        table = _table(recipe)
     except LongtailError as error:
-        table = generated(data.source, data.imbalance, data.subset_seed)
+        table = _generated(recipe)
         note = f"{str(error).partition(':')[0]}: the images are generated, all else is real\n"
-    costs = rehearse(recipe, table, place, workers=workers)
+    if recipe.pixels is None:
+        costs = rehearse(recipe, table, place, workers=workers)
+    else:
+        from longtail.segmentation.rehearsal import rehearse as rehearse_pixels
+
+        costs = rehearse_pixels(recipe, table, place, workers=workers)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         facts = {"recipe": name, "images": "generated" if note else "real", "classes": table.num_classes}
         facts |= {"training_images": len(table.rows("train")), "environment": describe_environment()}
         write_json(out, facts | {"precision": str(place), "stages": [asdict(cost) for cost in costs]})
     return note + "\n".join(str(cost) for cost in costs)
+
+
+def _table(recipe: Recipe) -> Any:
+    """Of images, or of images and masks."""
+    if recipe.pixels is None:
+        return load_data(recipe.data, print)
+    from longtail.segmentation import sources
+
+    return sources.load(recipe.data.source, root=recipe.data.root)
+
+
+def _generated(recipe: Recipe) -> Any:
+    data = recipe.data
+    if recipe.pixels is None:
+        return generated(data.source, data.imbalance, data.subset_seed)
+    from longtail.segmentation import rehearsal
+
+    return rehearsal.generated(data.source)
 
 
 def verdict(statement: Stated, measured: dict[str, dict[str, Any]], answers: str) -> str:

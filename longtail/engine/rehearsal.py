@@ -74,19 +74,31 @@ def rehearse(
         for stage in recipe.stages:
             folder = Path(temporary) / stage.name
             folder.mkdir()
-            costs.append(_measured(recipe, stage, inputs, folder, steps))
+            torch.manual_seed(recipe.seed)
+            method = stages.build_method(stage, inputs.table, folder.parent)
+            method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
+            loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
+            costs.append(measured(stage, method, loader, test, table, device, folder, recipe.seed, steps))
+            trained.save(folder, method, stage, inputs.card())
     return costs
 
 
-def _measured(recipe: Recipe, stage: Stage, inputs: Inputs, folder: Path, steps: int) -> Cost:
-    device, clock, losses = inputs.device, _Clock(), []
+def measured(
+    stage: Stage,
+    method: Method,
+    loader: Any,
+    test: Any,
+    table: Any,  # of images, or of pixels
+    device: Device,
+    folder: Path,
+    seed: int,
+    steps: int,
+) -> Cost:
+    """What a stage's steps and an answer to the first test images cost."""
+    clock, losses = _Clock(), []
     _forget_peak(device)
-    torch.manual_seed(recipe.seed)
-    method = stages.build_method(stage, inputs.table, folder.parent)
-    method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
-    _fill(method, inputs.table)
+    _fill(method, table)
     method.register_forward_hook(lambda *call: losses.append(call[2].per_sample.detach().float().mean()))
-    loader = inputs.train(stage, method.views)
     if stage.epochs:
         with contextlib.suppress(Interrupted):
             train(
@@ -95,7 +107,7 @@ def _measured(recipe: Recipe, stage: Stage, inputs: Inputs, folder: Path, steps:
                 loader,
                 device,
                 folder,
-                seed=recipe.seed,
+                seed=seed,
                 evaluate=lambda _: {},
                 evaluate_every=stage.epochs,
                 progress=clock,
@@ -104,8 +116,7 @@ def _measured(recipe: Recipe, stage: Stage, inputs: Inputs, folder: Path, steps:
             )
     if stage.answers:
         with torch.no_grad(), device.autocast():
-            method.eval().scores(next(iter(inputs.plain(inputs.reported).epoch(0))).views[0])
-    trained.save(folder, method, stage, inputs.card())
+            method.eval().scores(next(iter(test.epoch(0))).views[0])
     bank = getattr(method.objective, "bank", None)
     head: Any = method.objective.likelihood
     return Cost(

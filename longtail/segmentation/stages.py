@@ -97,7 +97,7 @@ def rehearse(
     check(recipe, table)
     pixels = pixels_of(recipe)
     for stage in recipe.stages:
-        method = _method(stage, pixels, table, folder, device)
+        method = build_method(stage, pixels, table, folder, device)
         (folder / stage.name).mkdir()
         loader = training_images(stage, pixels, table, device, recipe.seed, workers, len(method.views))
         passed = preflight(stage, method, loader, whole_images(pixels, table, device, workers), device, folder)
@@ -121,7 +121,7 @@ def _train_stage(
 ) -> Finished:
     pixels = pixels_of(recipe)
     torch.manual_seed(recipe.seed)
-    method = _method(stage, pixels, table, out, device)
+    method = build_method(stage, pixels, table, out, device)
     method.join(dist.ranks())
     loader = training_images(stage, pixels, table, device, recipe.seed, workers, len(method.views))
     test, groups = whole_images(pixels, table, device, workers), by_terciles(table.counts())
@@ -165,7 +165,8 @@ def _train_stage(
     return result
 
 
-def _method(stage: Stage, pixels: Pixels, table: PixelTable, out: Path, device: Device) -> Method:
+def build_method(stage: Stage, pixels: Pixels, table: PixelTable, out: Path, device: Device) -> Method:
+    """On the device; a teacher comes from its folder below `out`, or from elsewhere."""
     teacher: PixelModel | None = None
     if stage.keys:
         folder = out / stage.keys if (out / stage.keys / "model.json").exists() else Path(stage.keys)

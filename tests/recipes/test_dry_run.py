@@ -11,7 +11,10 @@ from longtail.data.generated import counts_like, generated
 from longtail.data.listed import LISTED
 from longtail.engine.device import choose
 from longtail.engine.rehearsal import rehearse
+from longtail.errors import LongtailError
 from longtail.recipe import Data, Optim, Recipe, Stage
+from longtail.segmentation import rehearsal as pixel_rehearsal
+from longtail.segmentation.masks import VOID
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -86,3 +89,27 @@ def test_on_the_command_line_with_settings_changed(tmp_path, monkeypatch, capsys
     assert kept["images"] == "generated"
     assert [stage["batch_size"] for stage in kept["stages"]] == [32, 16, 32]
     assert kept["environment"]["versions"]["torch"]
+
+
+def test_a_segmentation_on_generated_scenes_of_ade20ks_shape(tmp_path, capsys):
+    table = pixel_rehearsal.generated("ade20k")
+    assert (table.num_classes, len(table.rows("train")), len(table.rows("test"))) == (150, 20_210, 2_000)
+    image, mask = table.pair(7)
+    assert image.shape[:2] == mask.shape
+    assert mask[mask != VOID].max() < 150
+    assert (np.diff(table.counts()) < 0).all()
+
+    command = ["reproduce", "ade20k", "--dry-run", "--data-root", str(tmp_path), "--workers", "0", "--device", "cpu"]
+    small = ["pixels.crop=[32,48]", "pixels.short_side=32"]
+    small += [
+        f"{stage}.{setting}" for stage in ("teacher", "student") for setting in ("model=resnet10t", "batch_size=2")
+    ]
+    out = tmp_path / "costs.json"
+    assert main([*command, "--out", str(out), *(word for change in small for word in ("--set", change))]) == 0
+    assert "the images are generated, all else is real" in capsys.readouterr().out
+    teacher, student = json.loads(out.read_text())["stages"]
+    assert teacher["bank"] == []
+    assert student["bank"] == [8192, 128]  # the recipe's own, of this network's width
+    assert 0 < student["loss"] < 100
+    with pytest.raises(LongtailError, match="nothing is known of the shape of 'mine'"):
+        pixel_rehearsal.generated("mine")

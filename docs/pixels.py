@@ -25,6 +25,10 @@ COLUMNS = {
     "miou_medium": "medium",
     "miou_few": "few",
 }
+FIGURES = {
+    "camvid-alpha.png": "mIoU and mAcc over alpha: trained at each, and one model moved at test",
+    "camvid-masks.png": "Four test images, their true masks, and what three models paint",
+}
 CAPTION = (
     "CamVid's 233 test images at 240 x 180, in per cent; many, medium and few are the IoU of thirds of the classes. "
     "FCN of stride 8 over a ResNet-18 from scratch, {epochs} epochs each; GML's teacher is the logit-adjusted run of "
@@ -42,7 +46,13 @@ def camvid_table(results: Path) -> str:
     lines = [head, ["---"] * len(head), *([ROWS[name], *_row(runs)] for name, runs in found.items())]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     epochs = sorted({run["epochs"] for runs in found.values() for run in runs})
-    return f"{table}\n\n{CAPTION.format(epochs=' or '.join(map(str, epochs)))}"
+    return f"{table}\n\n{CAPTION.format(epochs=' or '.join(map(str, epochs)))}{''.join(map(_figure, FIGURES))}"
+
+
+def _figure(name: str) -> str:
+    """Of `longtail report`, where it was drawn."""
+    there = (Path(__file__).parent / "_static" / name).exists()
+    return f"\n\n```{{image}} _static/{name}\n:alt: {FIGURES[name]}\n:class: wide\n```" if there else ""
 
 
 def _seeds(results: Path, name: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ def masks_beside_truth(
             axes[i, j].set_xticks([])
             axes[i, j].set_yticks([])
             if i == 0:
-                axes[i, j].set_title(titles[j], fontsize=9)
+                axes[i, j].set_title(textwrap.fill(titles[j], 20), fontsize=9)
     if legend_rows:
         patches = [Patch(color=palette[c] / 255, label=name) for c, name in enumerate(classes)]
         figure.legend(handles=patches, loc="outside lower center", ncols=6, frameon=False, fontsize=8)

@@ -291,6 +291,7 @@ def test_what_is_no_segmentation_is_not_reported_as_one(trained, tmp_path, capsy
     assert "segmentation" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # torch takes ten seconds to write the file
 def test_exported_scores_are_the_models(trained, tmp_path, capsys):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -108,7 +108,11 @@ def load(folder: str | Path) -> Model:
     """The model of a run folder, or of one exported safetensors file, in evaluation mode on the CPU."""
     folder = Path(folder).expanduser()
     tensors, card = checkpoint.load_single(folder) if folder.is_file() else checkpoint.load_model(folder)
-<<<<<<< HEAD
+    if card.get("task") == "segmentation":
+        raise LongtailError(
+            f"{folder} holds a segmentation of pixels: `longtail evaluate`, predict, report and export take it, and "
+            "Python by longtail.segmentation.model.load"
+        )
     try:
         return Model(_rebuilt(folder, tensors, card), card, folder).eval().requires_grad_(False)
     except LongtailError:
@@ -121,13 +125,6 @@ def load(folder: str | Path) -> Model:
 
 
 def _rebuilt(folder: Path, tensors: dict[str, Tensor], card: dict[str, Any]) -> Method:
-=======
-    if card.get("task") == "segmentation":
-        raise LongtailError(
-            f"{folder} holds a segmentation of pixels: `longtail evaluate`, predict, report and export take it, and "
-            "Python by longtail.segmentation.model.load"
-        )
->>>>>>> 02c8efd (Segmentation: report reaches the command line, splits are named, what means nothing to pixels is refused; the term's cost at ADE20K's shape; page and example)
     backbone: Any = backbones.build(card["model"])
     objective: Any = build_objective(
         card["method"], card["counts"], backbone.dim, card["settings"], card["key_dim"], card["model"]

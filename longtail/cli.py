@@ -516,6 +516,7 @@ def inspect(
     out: Path | None = None,
     data_root: Path | None = None,
     imbalance: float | None = None,
+    tail: str = "exp",
     label_column: str | None = None,
     group_column: str | None = None,
 ) -> None:
@@ -526,6 +527,7 @@ def inspect(
         out: where inspect.json and counts.png go; runs/inspect/DATA if not given.
         data_root: where benchmarks lie; else the environment variable LONGTAIL_DATA.
         imbalance: cut a balanced training set to this n_max / n_min first.
+        tail: profile of that cut: exp, step or pareto.
         label_column: of a list or parquet file, where it has an unusual name.
         group_column: rows of one group (a camera, a patient) belong on one side of a split.
     """
@@ -534,9 +536,10 @@ def inspect(
     from longtail.data.inspect import inspect_table
 
     columns = Columns(label=label_column, group=group_column)
-    table = benchmarks.load(data, root=data_root, imbalance=imbalance, columns=columns)
-    report = inspect_table(table, out or Path("runs/inspect") / table.name)
-    print(report.render())
+    table = benchmarks.load(data, root=data_root, imbalance=imbalance, profile=tail, columns=columns)
+    out = out or Path("runs/inspect") / table.name
+    report = inspect_table(table, out)
+    print(f"{report.render()}\nsaved {out}: inspect.json, counts.png")
     if report.exit_code:
         raise SystemExit(report.exit_code)
 

@@ -36,7 +36,9 @@ class Archive:
 def fetch(archive: Archive, folder: Path, progress: bool = True) -> Path:
     """Download into `folder`, continuing an earlier attempt."""
     goal = folder / archive.name
-    if goal.exists():
+    if goal.exists():  # put there by hand, or by a run that was killed while it unpacked
+        if (found := _digest(goal, archive)) != archive.checksum:
+            raise LongtailError(f"{goal} has the {found.replace(':', ' ')} and not {archive.checksum}: remove it.")
         return goal
     folder.mkdir(parents=True, exist_ok=True)
     part = goal.with_name(goal.name + ".part")
@@ -111,13 +113,18 @@ def _check_space(folder: Path, needed: int, archive: Archive) -> None:
 
 
 def _verify(part: Path, archive: Archive) -> None:
-    kind, expected = archive.checksum.split(":")
-    digest = hashlib.new(kind, usedforsecurity=False)
-    with open(part, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    if digest.hexdigest() != expected:
+    if (found := _digest(part, archive)) != archive.checksum:
         part.unlink()
         raise LongtailError(
-            f"{archive.url} has the {kind} {digest.hexdigest()} and not {expected}: it was removed; fetch it again."
+            f"{archive.url} has the {found.replace(':', ' ')} and not {archive.checksum.split(':')[1]}: "
+            f"it was removed; fetch it again."
         )
+
+
+def _digest(path: Path, archive: Archive) -> str:
+    kind = archive.checksum.split(":")[0]
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return f"{kind}:{digest.hexdigest()}"

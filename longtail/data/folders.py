@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from longtail.data.classes import plain, read_classes
 from longtail.data.columns import SPLIT_CODES
-from longtail.data.table import FileStore, ImageTable
+from longtail.data.table import SPLITS, FileStore, ImageTable
 from longtail.errors import LongtailError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -25,28 +25,31 @@ def load(root: Path) -> ImageTable:
     files, empty = _walk(root)
     images = [file for file in files if PurePosixPath(file).suffix.lower() in IMAGE_SUFFIXES]
     depth = _split_depth(root, {file.split("/", 1)[0] for file in images if "/" in file})
-    parts = [image.split("/", depth + 1) for image in images]
-    for image, part in zip(images, parts, strict=True):
-        if len(part) < depth + 2:
+    for image in images:
+        if image.count("/") <= depth:
             raise LongtailError(f"{root} is not a folder of class folders: {image} is in none{_lists_in(files)}.")
     if not images:
         raise LongtailError(f"There is no image in {root}{_lists_in(files)}.")
     _say_what_was_passed_over(root, [file for file in files if file.count("/") > depth])
 
+    # A class folder is a number as soon as it is met: names of a million files apart would fill a gigabyte.
+    folders: dict[str, int] = {}
+    of_folder = np.array([folders.setdefault("/".join(i.split("/", depth + 1)[:-1]), len(folders)) for i in images])
+    parts = [folder.split("/") for folder in folders]
     names = [plain(part[depth]) for part in parts]
-    splits = [part[0] for part in parts] if depth else ["train"] * len(parts)
     childless = (folder.split("/") for folder in empty)
     classes = read_classes(root) or tuple(
         sorted({*names, *(plain(part[-1]) for part in childless if len(part) == depth + 1)})
     )
     index = {name: c for c, name in enumerate(classes)}
-    for name, image in zip(names, images, strict=True):
+    for name, folder in zip(names, folders, strict=True):
         if name not in index:
-            raise LongtailError(f'{root}: the class folder of {image} is not in classes.txt; add "{name}" to it.')
+            raise LongtailError(f'{root}: the class folder {folder} is not in classes.txt; add "{name}" to it.')
+    splits = [SPLIT_CODES[part[0].lower()] if depth else SPLITS.index("train") for part in parts]
     return ImageTable(
         classes,
-        np.array([index[name] for name in names], np.int32),
-        np.array([SPLIT_CODES[split.lower()] for split in splits], np.uint8),
+        np.array([index[name] for name in names], np.int32)[of_folder],
+        np.array(splits, np.uint8)[of_folder],
         FileStore(root, pa.array(images)),
         name=root.name,
     )

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from longtail.data.parallel import for_rows
 from longtail.data.splits import leaking_groups
 from longtail.data.table import SPLITS, ImageTable
 from longtail.measure.groups import NAMES, Groups, by_terciles, by_threshold
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LISTED = 100  # of each kind of finding, how many inspect.json names
 
@@ -130,7 +133,7 @@ def inspect_table(
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "inspect.json").write_text(json.dumps(report.facts, indent=1, ensure_ascii=False), encoding="utf-8")
-        _plot(counts, groups, folder / "counts.png")
+        counts_figure(counts, groups).savefig(folder / "counts.png", dpi=144)
     return report
 
 
@@ -252,24 +255,45 @@ def sparkline(counts: np.ndarray, width: int = 60) -> str:
     return "".join(" ▁▂▃▄▅▆▇█"[int(np.ceil(height))] for height in heights)
 
 
-def _plot(counts: np.ndarray, groups: Groups, path: Path) -> None:
+def counts_figure(counts: np.ndarray, groups: Groups) -> "Figure":
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     order = np.argsort(-counts, kind="stable")
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    present = counts[counts > 0]
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
     axis = figure.add_subplot()
+    floor, edges = 0.7, np.arange(len(counts) + 1) + 0.5
     for code, (name, colour) in enumerate(zip(NAMES, ("#0072B2", "#56B4E9", "#E69F00"), strict=True)):
-        ranks = np.flatnonzero(groups.codes[order] == code)
-        if len(ranks):
-            label = f"{name} ({groups.bounds[code]}): {len(ranks):,} classes"
-            axis.bar(ranks + 1, counts[order][ranks], width=1.0, color=colour, label=label)
+        here = groups.codes[order] == code
+        if here.any():
+            label = f"{name} ({groups.bounds[code]}): {here.sum():,}"
+            heights = np.where(here, np.maximum(counts[order], floor), np.nan)
+            axis.stairs(heights, edges, baseline=floor, fill=True, color=colour, label=label)
+    largest = max(counts.max(initial=1), 1)
     axis.set_yscale("log")
-    axis.set_ylim(bottom=0.7)
+    axis.set_ylim(floor, largest * 1.4)
+    steps = (1, 2, 5) if largest < 300 else (1,)
+    axis.yaxis.set_major_locator(LogLocator(subs=steps))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_xlim(0.5, len(counts) + 0.5)
+    axis.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.set_xlabel("classes, from most to fewest training images")
     axis.set_ylabel("training images")
     axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper left", ncols=3, frameon=False)
-    figure.savefig(path, dpi=144)
+    if len(present):
+        empty = f", {len(counts) - len(present):,} without" if len(present) < len(counts) else ""
+        axis.set_title(
+            f"{counts.sum():,} training images of {len(present):,} classes{empty}; "
+            f"imbalance {present.max() / present.min():.3g}x",
+            loc="left",
+            fontsize=10,
+        )
+    if axis.patches:
+        figure.legend(title="classes", alignment="left", loc="outside right upper", frameon=False, fontsize=9)
+    return figure
 
 
 def _some(names: Sequence[str]) -> str:

@@ -62,6 +62,8 @@ def load_files(
     _refuse_two_classes(paths, labels, classes, where)
     groups = group_codes(rows["group"]) if "group" in rows.column_names else None
     split = split_codes(rows["split"], where)
+    del rows
+    pa.default_memory_pool().release_unused()  # reading takes ten times what the table keeps
     return ImageTable(classes, labels, split, FileStore(root, paths), groups, name=name or files[0].name)
 
 

@@ -95,6 +95,7 @@ PUBLISHED_SUBSETS = {
 }
 
 SHOWN = 10  # missing files
+MISSING = "missing.txt"  # in the benchmark's folder: all of them
 
 ADE20K = {"training": 20_210, "validation": 2_000}
 
@@ -115,7 +116,8 @@ class Prepared:
         lines = [f"{self.name} in {self.folder}", *self.lines, *(f"WANTING  {what}" for what in self.wanting)]
         lines += [f"  {file}" for file in self.missing[:SHOWN]]
         if len(self.missing) > SHOWN:
-            lines.append(f"  ... and {len(self.missing) - SHOWN:,} more")
+            where = f"; {self.folder / MISSING} names all" if self.folder.is_dir() else ""
+            lines.append(f"  ... and {len(self.missing) - SHOWN:,} more{where}")
         return "\n".join([*lines, "not ready" if self.wanting else "ready"])
 
 
@@ -165,12 +167,15 @@ def _get(
     for archive in ARCHIVES[name]:
         if (folder / archive.gives).exists():
             continue
-        if download:
-            say(f"fetching {archive.url} ({archive.size}) to {folder}. {TERMS.get(name, '')}".rstrip())
+        if not download:
+            wanting.append(f"{archive.gives}: unpack {archive.url} ({archive.size}) in {folder}")
+            continue
+        say(f"fetching {archive.url} ({archive.size}) to {folder}. {TERMS.get(name, '')}".rstrip())
+        try:
             unpack(fetch(archive, folder, progress), folder)
             lines.append(f"fetched {archive.gives} ({archive.size}, {archive.checksum.split(':')[0]} as published)")
-        else:
-            wanting.append(f"{archive.gives}: unpack {archive.url} ({archive.size}) in {folder}")
+        except LongtailError as error:  # the rest is looked at all the same
+            wanting.append(f"{error} Or put {archive.name} in {folder} yourself, and run this again.")
     return lines, wanting
 
 
@@ -181,7 +186,9 @@ def _prepare_cifar(name: str, root: Path, download: bool, progress: bool, say: C
     except LongtailError as absent:
         if not download:
             return Prepared(name, root, (), (str(absent),))
-        lines, _ = _get(name, root, download, progress, say)
+        lines, wanting = _get(name, root, download, progress, say)
+        if wanting:
+            return Prepared(name, root, tuple(lines), tuple(wanting))
         table = cifar(num_classes, root)
     labels = table.labels[table.rows("train")]
     lines.append("50,000 training and 10,000 test images")
@@ -237,6 +244,10 @@ def _verify_ade20k(root: Path, lines: list[str], wanting: list[str]) -> Prepared
 
 def _with_missing(name: str, folder: Path, paths: list[str], lines: list[str], wanting: list[str]) -> Prepared:
     missing = missing_files(folder, paths)
+    if folder.is_dir():
+        (folder / MISSING).unlink(missing_ok=True)
+        if len(missing) > SHOWN:
+            (folder / MISSING).write_text("".join(f"{file}\n" for file in missing), encoding="utf-8")
     if missing:
         where = Counter("/".join(path.split("/")[:-1][:2]) for path in missing).most_common(3)
         places = ", ".join(f"{n:,} in {place}" for place, n in where)

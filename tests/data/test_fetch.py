@@ -77,6 +77,16 @@ def test_a_complete_part_is_only_verified(server, tmp_path):
     assert fetch(archive(server), tmp_path).read_bytes() == CONTENT
 
 
+def test_an_archive_put_there_by_hand_is_verified_and_left_alone(server, tmp_path):
+    (tmp_path / "x.bin").write_bytes(CONTENT)
+    assert fetch(archive(server), tmp_path).read_bytes() == CONTENT
+    assert server.RequestHandlerClass.asked == []
+    (tmp_path / "x.bin").write_bytes(CONTENT[:-1])
+    with pytest.raises(LongtailError, match=r"x\.bin has the md5 .* and not md5:.*: remove it"):
+        fetch(archive(server), tmp_path)
+    assert (tmp_path / "x.bin").exists()
+
+
 def test_a_wrong_checksum_leaves_nothing(server, tmp_path):
     with pytest.raises(LongtailError, match=r"has the sha1 .* and not 00: it was removed"):
         fetch(archive(server, checksum="sha1:00"), tmp_path)

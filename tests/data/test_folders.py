@@ -56,7 +56,7 @@ def test_classes_txt_decides_the_order(tmp_path):
     assert table.classes == ("b", "never seen", "a")
     assert table.counts().tolist() == [1, 0, 1]
     (tmp_path / "classes.txt").write_text("b\n")
-    with pytest.raises(LongtailError, match=r"a/1.png is not in classes.txt"):
+    with pytest.raises(LongtailError, match=r"the class folder a is not in classes.txt"):
         load(tmp_path)
 
 

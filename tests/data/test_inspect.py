@@ -9,8 +9,9 @@ from PIL import Image
 from longtail.data import tails
 from longtail.data.benchmarks import cifar, load
 from longtail.data.folders import load as load_folder
-from longtail.data.inspect import inspect_table, sparkline
+from longtail.data.inspect import counts_figure, inspect_table, sparkline
 from longtail.data.table import ImageTable, PixelStore
+from longtail.measure.groups import by_threshold
 
 
 def pixels(seeds):
@@ -141,6 +142,24 @@ def test_missing_classes_are_reported_and_shift_nothing():
 def test_a_class_that_holds_everything_is_said_in_plain_words():
     text = inspect_table(table([0, 1], [0, 0], [0, 0])).render()
     assert "the largest class holds 100 % of the images, the rarest class holds 100 %" in text
+
+
+@pytest.mark.parametrize("profile", sorted(tails.PROFILES))
+@pytest.mark.parametrize(("largest", "classes", "imbalance"), [(500, 100, 100), (1000, 8142, 500), (3, 2, 1.5)])
+def test_the_picture_has_all_in_it(profile, largest, classes, imbalance):
+    counts = np.append(tails.PROFILES[profile](largest, classes, imbalance), 0)
+    figure = counts_figure(counts, by_threshold(counts))
+    figure.draw_without_rendering()
+    frame = figure.bbox
+    (axis,), (legend,) = figure.axes, figure.legends
+    for part in (legend, axis.title, axis.xaxis.label, axis.yaxis.label):
+        box = part.get_window_extent()
+        assert frame.x0 <= box.x0 <= box.x1 <= frame.x1, f"{part} is cut off"
+        assert frame.y0 <= box.y0 <= box.y1 <= frame.y1, f"{part} is cut off"
+    assert not legend.get_window_extent().overlaps(axis.get_window_extent())
+    heights = np.nansum([steps.get_data().values for steps in axis.patches], axis=0)
+    assert heights.tolist() == [*counts[:-1], 0.7], "an empty class has a bar"
+    assert f"of {classes:,} classes, 1 without; imbalance" in axis.get_title("left")
 
 
 def test_digits_have_the_benchmarks_groups():

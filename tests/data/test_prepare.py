@@ -54,7 +54,8 @@ def test_places_lt_with_some_of_its_images(shared_data, tmp_path):
     assert "106,298 of 106,300 files are missing, most of them 36,499 in val_256" in prepared.wanting[-1]
     assert prepared.exit_code == 1
     assert "  data_256/a/airfield/00004596.jpg\n" in prepared.render()
-    assert "  ... and 106,288 more\n" in prepared.render()
+    assert f"  ... and 106,288 more; {folder / 'missing.txt'} names all\n" in prepared.render()
+    assert (folder / "missing.txt").read_text().splitlines() == list(prepared.missing)
     table = benchmarks.load("places-lt", root=tmp_path)
     assert (len(table.rows("train")), len(table.rows("val")), len(table.rows("test"))) == (62_500, 7_300, 36_500)
 
@@ -139,6 +140,22 @@ def test_what_may_be_fetched_is_fetched_once_and_verified(tmp_path, monkeypatch)
     assert "all 2 files are there" in prepared.render()
     assert run("ade20k", tmp_path / "data").exit_code == 0, "it needed the server again"
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["ADEChallengeData2016"]
+
+
+def test_without_a_network_it_says_what_to_put_where_and_looks_at_the_rest(shared_data, tmp_path, monkeypatch):
+    for name in ("places-lt", "cifar100-lt"):
+        nowhere = tuple(replace(a, url=f"http://127.0.0.1:9/{a.name}") for a in ARCHIVES[name])
+        monkeypatch.setitem(ARCHIVES, name, nowhere)
+    shutil.copytree(shared_data / "lists", tmp_path / "lists")
+    places = run("places-lt", tmp_path)
+    assert places.exit_code == 1
+    for archive in ("train_256_places365standard.tar", "val_256.tar"):
+        assert f"Or put {archive} in {tmp_path / 'places-lt'} yourself, and run this again." in places.render()
+    assert "lists as published: 106,300 images of 365 classes" in places.lines
+    assert len(places.missing) == 106_300
+    cifar = run("cifar100-lt", tmp_path)
+    assert cifar.exit_code == 1
+    assert f"Or put cifar-100-python.tar.gz in {tmp_path} yourself" in cifar.render()
 
 
 def test_missing_files_of_the_root_itself(tmp_path):

@@ -5,6 +5,7 @@ from pictures import encode
 from PIL import Image
 
 from longtail.data.decode import BadImage
+from longtail.data.lists import load
 from longtail.data.table import BytesStore, FileStore, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError
 
@@ -86,13 +87,18 @@ def test_images_that_cannot_be_decoded_are_left_out_where_that_is_asked_for(pixe
         in_memory(table(BytesStore(pa.chunked_array([[b"x"] * 4]), pa.chunked_array([list("wxyz")]))), {})
 
 
-def test_a_million_rows_cost_under_100_bytes_each_beyond_the_path():
+def test_a_million_rows_cost_under_100_bytes_each_beyond_the_path(tmp_path):
+    """As a list with classes, splits and groups; and no more after rows have been taken."""
     n = 1_000_000
+    paths = [f"n{i % 8142:08d}/{i}.jpg" for i in range(n)]
+    rows = (f"{path},class {i % 8142},train,camera {i % 999}\n" for i, path in enumerate(paths))
+    (tmp_path / "list.csv").write_text("path,label,split,group\n" + "".join(rows))
+    text = sum(map(len, paths))
     before = pa.total_allocated_bytes()
-    paths = pa.array([f"some/folder/image_{i}.jpg" for i in range(n)])
-    t = ImageTable(
-        ("a",), np.zeros(n, np.int32), np.zeros(n, np.uint8), FileStore("/data", paths), groups=np.zeros(n, np.int32)
-    )
-    text = sum(len(f"some/folder/image_{i}.jpg") for i in range(n))
-    beyond = pa.total_allocated_bytes() - before - text + t.labels.nbytes + t.split.nbytes + t.groups.nbytes
-    assert beyond / n < 100
+    table = load(tmp_path / "list.csv")
+    assert (len(table), table.num_classes) == (n, 8142)
+    for _ in range(2):
+        assert table.groups is not None
+        columns = table.labels.nbytes + table.split.nbytes + table.groups.nbytes
+        assert (pa.total_allocated_bytes() - before - text + columns) / n < 20
+        table = table.take(np.arange(n)[::-1])

@@ -32,6 +32,7 @@ from longtail.segmentation.sampling import draw, evenly_by_class, features_at, l
 from longtail.template import add_prior, at_least_float32, cross_entropy
 from longtail.types import Losses
 
+NO_LABEL = -100  # what torch's cross-entropy leaves out
 METHODS = ("cross_entropy", "balanced_softmax", "logit_adjusted", "gml")
 
 
@@ -104,6 +105,7 @@ class PixelObjective(nn.Module):
         self.inner.enqueue(keys[known], labels[known], ids.repeat_interleave(self.keys)[known])
 
     def forward(self, features: Tensor, labels: Tensor, ids: Tensor) -> Losses:
+        labels = labels.masked_fill(labels < 0, NO_LABEL)
         gamma, beta = (self.inner.gamma, self.inner.beta) if isinstance(self.inner, GML) else (1.0, 1.0)
         main, rest = features[:, : self.dim], features[:, self.dim :]
         cls_b = _classify(self.inner, main, labels)

@@ -61,6 +61,19 @@ def test_every_labelled_pixel_weighs_the_same():
     assert torch.allclose(losses(features, labels, torch.zeros(1)).per_sample, whole / 2)
 
 
+@pytest.mark.parametrize("method", ["cross_entropy", "gml"])
+def test_any_negative_label_is_none(method):
+    losses = built(method)
+    features, labels, ids = example()
+    if method == "gml":
+        filled(losses)
+    found = []
+    for nothing in (-100, -1):
+        torch.manual_seed(0)
+        found.append(losses(features, torch.where(labels < 0, nothing, labels), ids).per_sample)
+    assert torch.equal(*found)
+
+
 def filled(losses, n=400, seed=3):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, C, (n,), generator=generator)

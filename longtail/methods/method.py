@@ -106,7 +106,10 @@ class Method(nn.Module):
         if wants_keys:
             extras["keys"] = features[-size:]
         elif key_views or class_keys:
-            objective.enqueue(*self.exchange(features[-size:], batch.labels, batch.ids))
+            mine = features[-size:], batch.labels, batch.ids
+            if hasattr(objective, "pick_keys"):  # pixels: a few of an image's, which then are all that ranks exchange
+                mine = objective.pick_keys(*mine)
+            objective.enqueue(*self.exchange(*mine))
         if wants_scores:
             extras["key_scores"] = scores[:size]
         return extras

@@ -93,16 +93,24 @@ class PixelObjective(nn.Module):
     def bank(self) -> nn.Module | None:
         return self.inner.bank if isinstance(self.inner, GML) else None
 
-    def enqueue(self, maps: Tensor, labels: Tensor, ids: Tensor) -> None:
-        """The key encoder's features of a batch: `keys` pixels an image, evenly over the classes it shows."""
+    def pick_keys(self, maps: Tensor, labels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the key encoder's maps, `keys` pixels an image, evenly over the classes it shows: [B, n, D], [B, n], [B].
+
+        Picked before ranks exchange them: they send each other pixels and not maps, and all have the same in the bank.
+        """
         assert isinstance(self.inner, GML) and self.inner.bank is not None
         width = self.inner.bank.features.shape[1]  # a moving average of a student has its auxiliary head's channels too
         size, labels = labels.shape[1:], labels.flatten(1)
         pixels = draw(evenly_by_class(labels, len(self.log_mass)), self.keys)
-        keys = features_at(maps[:, :width], pixels, size).flatten(0, 1)
-        labels = labels.gather(1, pixels).flatten()
+        return features_at(maps[:, :width], pixels, size), labels.gather(1, pixels), ids
+
+    def enqueue(self, keys: Tensor, labels: Tensor, ids: Tensor) -> None:
+        """Picked keys, or whole maps with their images' labels."""
+        assert isinstance(self.inner, GML)
+        if keys.dim() == 4:
+            keys, labels, ids = self.pick_keys(keys, labels, ids)
         known = labels >= 0  # none in an image without any label
-        self.inner.enqueue(keys[known], labels[known], ids.repeat_interleave(self.keys)[known])
+        self.inner.enqueue(keys[known], labels[known], ids[:, None].expand_as(labels)[known])
 
     def forward(self, features: Tensor, labels: Tensor, ids: Tensor) -> Losses:
         labels = labels.masked_fill(labels < 0, NO_LABEL)

@@ -8,6 +8,7 @@ from docutils.utils.math.latex2mathml import tex2mathml
 
 sys.path.insert(0, str(Path(__file__).parent))
 import generate
+import results_page
 
 import longtail
 
@@ -37,7 +38,12 @@ def _block_math(self, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
+def write_pages(app) -> None:
+    results_page.write(Path(app.srcdir))  # before the table of contents, which names the pages that are there
+    generate.write_pages(Path(app.srcdir))
+
+
 def setup(app) -> None:
     # Browsers set MathML by themselves: no script, no font, no network.
     app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
-    app.connect("builder-inited", lambda app: generate.write_pages(Path(app.srcdir)))
+    app.connect("builder-inited", write_pages)

@@ -198,7 +198,7 @@ def hardware(groups: list[Group]) -> str:
 def dry_runs(results: Path) -> str:
     """What the recipes cost whose images are not here."""
     rows = []
-    for path in sorted((results / "dry_runs").glob("*.json")):
+    for path in sorted([*(results / "dry_runs").glob("*.json"), *(results / "bench").glob("*-dry-run.json")]):
         cost = json.loads(path.read_text())
         for stage in cost["stages"]:
             bank = " x ".join(f"{n:,}" for n in stage["bank"])

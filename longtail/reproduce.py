@@ -100,18 +100,24 @@ def dry_run(
     except LongtailError as error:
         table = _generated(recipe)
         note = f"{str(error).partition(':')[0]}: the images are generated, all else is real\n"
+    print(note, end="", flush=True)
     if recipe.pixels is None:
-        costs = rehearse(recipe, table, place, workers=workers)
+        costs = rehearse(recipe, table, place, workers=workers, say=_say)
     else:
         from longtail.segmentation.rehearsal import rehearse as rehearse_pixels
 
         costs = rehearse_pixels(recipe, table, place, workers=workers)
+        _say("\n".join(str(cost) for cost in costs))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         facts = {"recipe": name, "images": "generated" if note else "real", "classes": table.num_classes}
         facts |= {"training_images": len(table.rows("train")), "environment": describe_environment()}
         write_json(out, facts | {"precision": str(place), "stages": [asdict(cost) for cost in costs]})
-    return note + "\n".join(str(cost) for cost in costs)
+    return f"{len(costs)} stages went through two steps" + ("" if out is None else f"; what they cost is in {out}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _table(recipe: Recipe) -> Any:

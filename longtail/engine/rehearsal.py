@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,12 @@ class _Clock(Progress):
 
 
 def rehearse(
-    recipe: Recipe, table: ImageTable, device: Device, steps: int = 2, workers: int | None = None
+    recipe: Recipe,
+    table: ImageTable,
+    device: Device,
+    steps: int = 2,
+    workers: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Cost]:
     stages.check(recipe, table)
     inputs, costs = Inputs.of(recipe, table, device, workers), []
@@ -79,7 +85,9 @@ def rehearse(
             method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
             loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
             costs.append(measured(stage, method, loader, test, table, device, folder, recipe.seed, steps))
-            trained.save(folder, method, stage, inputs.card())
+            say(str(costs[-1]))
+            if any(stage.name in (later.keys, later.start_from) for later in recipe.stages):
+                trained.save(folder, method, stage, inputs.card())
     return costs
 
 

@@ -45,6 +45,8 @@ def write_pages(docs: Path) -> None:
         "contents": contents(docs),
         "method_table": method_table("methods/"),
         "measured": measured_table("methods/"),
+        "cost": cost_table(),
+        "less_cost": less_cost_table(),
         "camvid": camvid_table(ROOT / "results"),
     }
     _write_all(docs / "_generated", parts)
@@ -335,6 +337,50 @@ def measured_table(folder: str) -> str:
     ]
     head = ["method", "model", "epochs", "accuracy (many / medium / few)", "hours", "run"]
     return f"{_table(head, rows)}\n\n{CAPTION} Hours are of all stages, a teacher's included."
+
+
+def _bench(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / f"results/bench/{name}.json").read_text())
+
+
+def cost_table() -> str:
+    """Counted work, the time predicted from it, and what was measured."""
+    cost = _bench("cost")
+    devices = [rates["name"] for rates in cost["rates"]]
+    rows = []
+    for row in cost["rows"]:
+        cells = [f"{row['gflop']:,.0f}", f"{row['gbyte']:,.1f}", *(_ms(row["ms"][device]) for device in devices)]
+        measured = "" if row["measured_ms"] is None else _ms(row["measured_ms"])
+        rows.append([row["work"], row["part"], *cells, measured])
+    head = ["", "part", "GFLOP", "GB", *(f"{device}, ms" for device in devices), "measured on the core, ms"]
+    core, guesses = cost["rates"][0], cost["guesses"]
+    peaks = (f"{name} {f / 1e12:,.0f} TFLOP/s and {b / 1e12:.2f} TB/s" for name, (f, b) in cost["peaks"].items())
+    caption = (
+        f"The core ({cost['machine']['cpu']}) was measured to reach {core['flops'] / 1e9:,.0f} GFLOP/s in bfloat16 "
+        f"products and {core['bytes'] / 1e9:.1f} GB/s. Of the GPUs' peaks ({', '.join(peaks)}) a share of "
+        f"{guesses['arithmetic']:g} of the arithmetic and {guesses['memory']:g} of the bandwidth is assumed, and "
+        f"{guesses['launch_us']:g} µs for every operator; none of that was measured."
+    )
+    return f"{_table(head, rows)}\n\n{caption}"
+
+
+def less_cost_table() -> str:
+    """What embedding less of the bank, and asking the teacher less, were measured to save."""
+    shapes = _bench("reembed")["shapes"]
+    bank = [[way, *(_ms(shape["ms"][way]) for shape in shapes)] for way in shapes[0]["ms"]]
+    less = _bench("less_teacher")
+    steps = [[r["name"], _ms(r["step_ms"]), _ms(r["with_asking_ms"]), f"{r['ratio']:.2f}"] for r in less["rows"]]
+    asked = f"with what was asked before, over {less['epochs']} epochs, ms"
+    return "\n\n".join(
+        [
+            _table(["ms of the contrast term, one core", *(shape["name"] for shape in shapes)], bank),
+            _table(["CIFAR-100-LT, batch 128, one core", "step, ms", asked, "times the first"], steps),
+        ]
+    )
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def _is_experiment(run: dict[str, Any], row: dict[str, Any]) -> bool:

@@ -59,6 +59,8 @@ def lines(results: Path = RESULTS) -> Iterator[Line]:
         for row in less["rows"][1:]:
             bound = less["target"] if "once" in row["name"] else None
             yield Line(f"{row['name']} / two views, no teacher", row["ratio"], bound)
+    if pixels := found.get("segmentation"):
+        yield Line("segmentation: the GML term's share of a step", pixels["share"], pixels["target"], unit="")
     for row in found.get("augment", {}).get("rows", []):
         yield Line(f"views {', '.join(row['views'])} ({row['images']}): images a core / before", row["gain"])
     if startup := found.get("startup"):

@@ -249,3 +249,21 @@ def test_bad_images_are_skipped_or_replaced():
 def test_unknown_augmentation_is_named():
     with pytest.raises(LongtailError, match="'strong'; choose from none"):
         memory_loader(Shard(10), views=("strong",))
+
+
+@pytest.mark.parametrize(("loader", "views"), [(memory_loader, ("weak", "weak")), (disk_loader, ("crop", "crop"))])
+def test_a_few_class_views_return_in_turn_whatever_the_order(loader, views):
+    made = loader(Shard(6), views=views, pictures=2)
+
+    def views_of_ids(epoch):
+        batches = list(made.epoch(epoch))
+        assert {batch.picture for batch in batches} == {epoch % 2}
+        first, second, _, ids = joined(batches)
+        return {i: (a, b) for i, a, b in zip(ids.tolist(), first, second, strict=True)}
+
+    zero, one, two = (views_of_ids(epoch) for epoch in range(3))
+    both = zero.keys() & two.keys()
+    assert len(both) > 5
+    assert all(torch.equal(zero[i][0], two[i][0]) for i in both)
+    assert not all(torch.equal(zero[i][1], two[i][1]) for i in both)  # the other view is new every time
+    assert not all(torch.equal(zero[i][0], one[i][0]) for i in zero.keys() & one.keys())

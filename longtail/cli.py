@@ -356,7 +356,7 @@ def adjust(
     from longtail.answers.adjust import adjust_run, adjust_scores
     from longtail.answers.run import open_run
 
-    if source.is_dir():
+    if source.suffix != ".npz":
         done = adjust_run(open_run(source, device), data, prior=prior, temperature=temperature, tau=tau)
     else:
         done = adjust_scores(source, val=val, prior=prior, temperature=temperature, tau=tau)

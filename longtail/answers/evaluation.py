@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from longtail.answers.run import PriorLike, Run, answered, collected, questions, read_prior, ruled_out
 from longtail.data.table import ImageTable
@@ -41,11 +42,14 @@ class Evaluation:
     estimate: PriorEstimate | None = None
     scores: logits.Logits | None = None  # prior-free, where they were to be kept
     skipped: int = 0  # images that could not be read
+    kernel_weight: float | None = None  # of the head `both`
+    fitted: bool = False  # was that weight fitted on val?
 
     def __str__(self) -> str:
         row = {f"prior {self.prior}": self.summary}
         lines = [
             f"{self.run} on {self.data} {self.split}: {int(self.per_class.n.sum()):,} images, head {self.head}",
+            *self._weight(),
             *([f"ruled out: {', '.join(self.absent)}"] if self.absent else []),
             *([f"{self.skipped:,} images could not be read and are left out"] if self.skipped else []),
             str(self.groups),
@@ -60,6 +64,12 @@ class Evaluation:
             *self._estimate(),
         ]
         return "\n".join(lines)
+
+    def _weight(self) -> list[str]:
+        if self.kernel_weight is None:
+            return []
+        how = "fitted on val" if self.fitted else "not fitted: no image was held out of training"
+        return [f"{1 - self.kernel_weight:.2f} cosine + {self.kernel_weight:.2f} kernel ({how})"]
 
     def _errors(self) -> list[str]:
         shares = where_answers_go(self.per_class, self.groups)
@@ -162,7 +172,8 @@ def evaluate(
         word = str(prior) if isinstance(prior, str | Path) else "given"
         log_prior_c = read_prior(prior, run.classes, counts) + mask_c
     counters = Counters(len(run.classes), groups=torch.from_numpy(run.groups.codes), device=run.device.torch)
-    for scores_bc, labels in answered(run, asked.loader, log_prior_c, head):
+    again = None if kept is None or log_prior_c is None else _kept(kept, log_prior_c)  # answered already
+    for scores_bc, labels in again or answered(run, asked.loader, log_prior_c, head):
         counters.update(scores_bc + mask_c.to(scores_bc.device), labels)
     per_class = counters.per_class()
     return Evaluation(
@@ -181,4 +192,13 @@ def evaluate(
         estimate=estimate,
         scores=kept if keep_scores else None,
         skipped=len(getattr(asked.loader, "bad", ())),
+        kernel_weight=run.model.kernel_weight if head == "both" else None,
+        fitted="kernel_weight" in run.model.card,
     )
+
+
+def _kept(kept: logits.Logits, log_prior_c: Tensor, size: int = 1024) -> Iterator[tuple[Tensor, Tensor]]:
+    """Scores that are there already, under a prior."""
+    scores, labels = torch.from_numpy(kept.scores), torch.from_numpy(kept.labels)
+    for part in zip(scores.split(size), labels.split(size), strict=True):
+        yield part[0] + log_prior_c, part[1]

@@ -181,6 +181,10 @@ def _headline(groups: Sequence[Group]) -> tuple[Table, Table]:
             summaries = [stage.summary for stage in finished]
             rows.append([name, *_cells(summaries, HEADLINE), *_costs(finished)])
             more.append([name, *_cells(summaries, REST)])
+            for head in finished[0].second:  # the same weights, answering by their bank
+                summaries = [stage.second[head] for stage in finished if head in stage.second]
+                rows.append([f"{name}, {head}", *_cells(summaries, HEADLINE), "", "", ""])
+                more.append([f"{name}, {head}", *_cells(summaries, REST)])
     return Table(["", *HEADLINE.values(), "M parameters", "epochs", "time"], rows), Table(["", *REST.values()], more)
 
 
@@ -205,7 +209,8 @@ def _sections(
     names = [group.name for group in groups]
     accuracies = {group.name: np.stack([table.accuracy for table in group.per_class]) for group in groups}
     spreads = {group.name: spread([stage.summary for stage in group.finished]) for group in groups}
-    yield Section("Headline", f"In per cent, of {RULE}. Time is of training, one machine.", headline)
+    banks = any(stage.second for group in groups for stage in group.finished)
+    yield Section("Headline", f"In per cent, of {RULE}.{_SECOND * banks} Time is of training, one machine.", headline)
     if passed:
         yield Section("Under other priors", _PRIORS, [_under_priors(groups, passed)])
     yield Section(
@@ -243,6 +248,10 @@ def _sections(
     yield _gallery(groups, passed)
 
 
+_SECOND = (
+    " Rows named kernel are of the mixture over the bank, a second answer of the same weights, and both of its average "
+    "with the classifier; these are answered under a uniform prior."
+)
 _PRIORS = (
     "The same log-likelihoods, answered under other class mixes: balanced accuracy in per cent. Nothing is retrained, "
     "and a prior is added once. As trained is the published rule; uniform asks about every class equally; train is "

@@ -70,11 +70,6 @@ class Run:
     def check_head(self, head: str) -> None:
         if head in self.model.heads:
             return
-        if head == "both" and "kernel" in self.model.heads:
-            raise LongtailError(
-                f"{self.folder} held no images out of training to choose the average's weight on: "
-                "train with --hold-out 0.05, or answer with --head cosine or kernel"
-            )
         if head in ("kernel", "both"):
             raise LongtailError(
                 f"{self.folder} has no bank of samples, so --head {head} cannot answer: the method gml has one"

@@ -268,7 +268,8 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def save_single(path: Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
     """Weights and card in one safetensors file, the card in its header."""
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(contiguous, path, metadata={"format": "pt", "longtail": json.dumps(card)})
+    # The library's own writer to a path makes a file that nobody else may read.
+    path.write_bytes(safetensors.torch.save(contiguous, metadata={"format": "pt", "longtail": json.dumps(card)}))
 
 
 def load_single(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from longtail.contrast.bank import Bank
-from longtail.engine import checkpoint
+from longtail.engine import checkpoint, second_answer
 from longtail.errors import LongtailError
 from longtail.methods import build_objective
 from longtail.methods.method import Method
@@ -52,7 +52,12 @@ class Model(nn.Module):
         bank = getattr(self.method.objective, "bank", None)
         if not isinstance(bank, Bank) or not bank.any_filled:
             return ("cosine",)
-        return ("cosine", "kernel") + (("both",) if "kernel_weight" in self.card else ())
+        return ("cosine", "kernel", "both")
+
+    @property
+    def kernel_weight(self) -> float:
+        """The mixture's share in their average."""
+        return self.card.get("kernel_weight", second_answer.UNFITTED)
 
     def forward(self, images: Tensor, head: str = "cosine") -> Tensor:
         if "tau" in self.adjusted:
@@ -69,7 +74,7 @@ class Model(nn.Module):
         if head == "kernel":
             return kernel_bc
         loglik_bc = prior_free(objective.scores(features_bd), objective.log_mass, objective.log_added) / temperature
-        return (1 - self.card["kernel_weight"]) * loglik_bc + self.card["kernel_weight"] * kernel_bc
+        return second_answer.average(loglik_bc, kernel_bc, self.kernel_weight)
 
     def carried(self) -> Tensor:
         """[C] what `scores` have over the log-likelihood: the prior that they answer under."""

@@ -78,6 +78,9 @@ def test_opens_from_disk_without_network_or_complaint_and_has_everything(opened,
     assert "Mean ± sample standard deviation over 2 seeds" in text
     assert re.search(r"cross_entropy\s+\d+\.\d ± \d+\.\d", text)
     assert "its teacher (logit_adjusted)" in text
+    assert re.search(r"gml, kernel\s+\d+\.\d", text)  # the second answers beside the first
+    assert re.search(r"gml, both\s+\d+\.\d", text)
+    assert "Rows named kernel are of the mixture over the bank" in text
     assert opened.run("document.querySelectorAll('.gallery .row').length") == 5
     assert opened.run("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
     drawn = opened.run("[...document.querySelectorAll('svg')].map(svg => svg.textContent)")

@@ -51,7 +51,9 @@ from longtail.methods.method import Method
 from longtail.models import backbone as backbones
 from longtail.models.teacher import Teacher
 from longtail.prior import log_prior
-from longtail.recipe import Data, Recipe, Stage, to_dict
+from longtail.recipe import Data, Recipe, Stage, nearest, to_dict
+
+VIEWS = ("class", "query", "key")  # a method takes one, two or all of them
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,8 @@ def check(recipe: Recipe, table: ImageTable) -> None:
     for stage in recipe.stages:
         backbones.check_name(stage.model)
         objective: Any = build_objective(stage.method, table.counts(), 8, stage.settings, 8, stage.model)
+        if unknown := sorted(set(stage.views) - set(VIEWS)):
+            raise LongtailError(f"stage {stage.name}: there is no view {unknown[0]!r}{nearest(unknown[0], VIEWS)}")
         named([stage.views.get(view, stage.augment) for view in objective.student_views + objective.key_views])
         _check_cached(stage, objective)
         class_shares(stage.sampler, table.counts())

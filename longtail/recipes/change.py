@@ -37,7 +37,7 @@ def _assign(values: dict[str, Any], path: list[str], value: Any, assignment: str
         if not isinstance(target.get(part), dict):
             raise LongtailError(f"--set {assignment}: there is no {part!r}{nearest(part, [*target, *stages])}")
         target = target[part]
-    if path[-1] not in target:
+    if path[-1] not in target and path[:-1] != ["views"]:  # a view may have had no augmentation of its own
         raise LongtailError(
             f"--set {assignment}: there is no setting {path[-1]!r}{nearest(path[-1], [*target, *settings])}"
         )

@@ -7,8 +7,8 @@ step, scales 0.5 to 2 of a short side of 512, flips, photometric distortion, an 
 0.01 with momentum 0.9, weight decay 5e-4 and a poly schedule, batch statistics of all devices, whole-image answers.
 
 What the paper leaves open, and is chosen here: the teacher is the same network with the same schedule under L_cls;
-64 queries and 32 keys an image; L_cls follows alpha, because its head is what answers (`longtail train --config` with
-`--set alpha_cls=1` is the other reading). Bands are a point to either side of mIoU, one and a half of mAcc.
+64 queries and 32 keys an image; L_cls follows alpha, because its head is what answers (`longtail reproduce ade20k
+--set alpha_cls=1` is the other reading). Bands are a point to either side of mIoU, one and a half of mAcc.
 """
 
 from __future__ import annotations

@@ -206,6 +206,8 @@ def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys)
     assert "inference is whole or slide" in refused("--set", "pixels.inference=both")
     assert "no samplers" in refused("--set", "sampler=square-root")
     assert "--hold-out is for classifiers" in refused("--hold-out", "0.1")
+    assert main(["train", "digits-lt", "--alpha", "0.5", "--dry-run"]) == 2
+    assert "--alpha is for --task segmentation" in capsys.readouterr().err
     assert "'pixels.crops'" in refused("--set", "pixels.crops=3") or "crops" in refused("--set", "pixels.crops=3")
 
 

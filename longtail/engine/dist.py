@@ -7,6 +7,8 @@ and every rank enqueues the same rows, so all copies stay identical.
 from __future__ import annotations
 
 import os
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,6 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from longtail.errors import LongtailError
@@ -25,7 +29,50 @@ def start(device: torch.device) -> None:
     """Join the group that `torchrun` describes in the environment, if there is one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         # On GPUs two transports: what hosts tell each other must not wait for the devices.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        transports = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0":
+            dist.init_process_group(transports)
+        else:
+            store, number, size = next(rendezvous("env://"))
+            store = of_this_attempt(store, number, size)
+            dist.init_process_group(transports, store=store, rank=number, world_size=size)
+
+
+def of_this_attempt(store: Store, number: int, size: int, patience: float = 1800.0) -> Store:
+    """A part of the store that no earlier attempt has written to.
+
+    torchrun may keep one store over all restarts, and in it the addresses of processes that have died: whoever reads
+    one before it is replaced waits in vain. So rank 0 draws a name for this attempt, answers everybody who asks for
+    it, and goes on when all have said it back. What an earlier attempt asked or said is not mistaken for it, because
+    every process asks under a name of its own.
+    """
+    mine, until = uuid.uuid4().hex, time.monotonic() + patience
+
+    def read(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else ""
+
+    name = mine if number == 0 else ""
+    missing = set(range(1, size)) if number == 0 else {0}
+    if number:
+        store.set(f"longtail/asks/{number}", mine)
+    while missing:
+        for other in sorted(missing):
+            if number == 0:
+                store.set(f"longtail/told/{other}", f"{read(f'longtail/asks/{other}')} {name}")
+                met = read(f"longtail/says/{other}") == name
+            else:
+                asked, _, name = read(f"longtail/told/{number}").partition(" ")
+                met = asked == mine
+            if met:
+                missing.discard(other)
+        if missing and time.monotonic() > until:
+            raise LongtailError(
+                f"rank {number} waited {patience / 60:.0f} minutes for rank {min(missing)}: see its output"
+            )
+        time.sleep(0.02)
+    if number:
+        store.set(f"longtail/says/{number}", name)
+    return PrefixStore(name, store)
 
 
 def stop() -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.harness import RESULTS
 
-NAMES = ("mixture", "reembed", "step", "less_teacher", "segmentation", "augment", "startup", "cost")
+NAMES = ("mixture", "reembed", "step", "less_teacher", "segmentation", "augment", "communication", "startup", "cost")
 
 
 class Line(NamedTuple):

@@ -200,6 +200,11 @@ def check(recipe: Recipe, table: ImageTable) -> None:
         named([stage.views.get(view, stage.augment) for view in objective.student_views + objective.key_views])
         _check_cached(stage, objective)
         class_shares(stage.sampler, table.counts())
+        if stage.keys == "momentum" and hasattr(objective, "bank") and getattr(objective, "wants_full_bank", False):
+            raise LongtailError(
+                f"{stage.name}: a full bank is filled once, before training, when a momentum encoder knows nothing: "
+                "take bank=ring, or a teacher"
+            )
         learning_rate(stage.optim, 0.0, stage.epochs)
         for start in (stage.keys, stage.start_from):
             if start and start not in ("momentum", "frozen", *earlier):

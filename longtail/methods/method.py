@@ -167,7 +167,10 @@ class Method(nn.Module):
 
     def keep_average(self, decay: float) -> None:
         """From now on a moving average of what answers is kept, see `answering`."""
-        self.average = WeightAverage([self.backbone, self.objective.likelihood], decay)
+        second = [
+            getattr(self.objective, name) for name in ("embed_query", "embed_key") if hasattr(self.objective, name)
+        ]
+        self.average = WeightAverage([self.backbone, self.objective.likelihood, *second], decay)
 
     def answering(self) -> AbstractContextManager[None]:
         """With the averaged weights, where there are some."""

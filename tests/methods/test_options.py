@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,12 +13,14 @@ from longtail.engine import stages, trained
 from longtail.engine.device import choose
 from longtail.engine.inputs import Inputs
 from longtail.engine.logs import Progress
+from longtail.errors import LongtailError
 from longtail.likelihood.vmf import concentration, vmf_loglik
 from longtail.losses.mixup import mixed
 from longtail.methods import cross_entropy, gml
 from longtail.methods.method import Method
 from longtail.models.backbone import SmallConvNet
 from longtail.recipe import Data, Optim, Recipe, Stage
+from longtail.recipes.derive import derive
 from longtail.template import add_prior
 from longtail.types import Batch
 
@@ -124,3 +127,31 @@ def test_averaged_weights_answer_and_are_what_is_saved(tmp_path):
         accuracy[ema] = float(per_class.accuracy.mean())
         assert finished[0].summary["balanced_accuracy"] == pytest.approx(accuracy[ema])
     assert not torch.allclose(weights[0.0], weights[0.9])
+
+
+def test_what_the_banks_answer_passes_through_is_averaged_too():
+    method = Method(SmallConvNet(8), gml(COUNTS, 16, k=32))
+    method.keep_average(0.5)
+    before = method.objective.embed_key.state_dict()
+    before = {name: value.clone() for name, value in before.items()}
+    with torch.no_grad():
+        for parameter in method.objective.parameters():
+            parameter.add_(1.0)
+    method.average.update()
+    after = method.objective.embed_key.state_dict()
+    with method.answering():
+        for name, value in method.objective.embed_key.state_dict().items():
+            if value.is_floating_point() and "running" not in name:
+                assert (value - before[name] < 1).all()
+                assert (value - before[name] > 0).all()
+    assert all(torch.equal(after[name], value) for name, value in method.objective.embed_key.state_dict().items())
+
+
+def test_a_momentum_encoder_takes_the_teachers_place_and_fills_no_full_bank():
+    data, counts = Data("cifar100-lt"), np.array(COUNTS)
+    recipe, _ = derive(data, counts, 32, method="gml", teacher="momentum")
+    (stage,) = recipe.stages
+    assert (stage.method, stage.keys) == ("gml", "momentum")
+    full = replace(stage, model="small", settings={"k": 32, "bank": "full"})
+    with pytest.raises(LongtailError, match="take bank=ring, or a teacher"):
+        stages.check(Recipe(Data("squares"), (full,)), squares())

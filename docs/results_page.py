@@ -66,8 +66,8 @@ last epoch of a run, answered as trained, in per cent on the balanced test set; 
 is the sample standard deviation over seeds, and a row without it is of one seed. Hours are of all that a row needed,
 the teacher's or the backbone's own run included, on the hardware below its table, which did other work meanwhile.
 *Bank* is what the mixture over the bank answers, and the average of both answers, where there is a bank. *Paper* is the
-published number of the same data, method and network; where its epochs differ from ours they stand beside it, and it
-is then no target for this row."""
+published number of the same data, method and network; where its epochs or its settings differ from ours that stands
+beside it, and it is then no target for this row: look at the order of the rows."""
 
 
 def queues(results: Path) -> list[Path]:
@@ -123,7 +123,12 @@ def intro(queue: Path) -> str:
 
 
 def paper(run: dict[str, Any]) -> str:
-    """The published number of the same data, method, network and teacher; the nearest in epochs."""
+    """The published number of a recipe, or of the same data, method and network; the nearest in epochs."""
+    if (recipe := recipe_of(run)) is not None:
+        stage = run["stages"][-1]["stage"]
+        numbers = stated(recipes.find(recipe)).of_stage(stage, recipes.build(recipe).stages[-1].name == stage)
+        of_all = [number.value for number in numbers if number.metric == "accuracy"]
+        return "".join(f"{value:g}{' (other settings)' * ('--set' in run['command'])}" for value in of_all)
     rows = json.loads((ROOT / "results/published/paper.json").read_text())["rows"]
     data = run["data"]
     same = [
@@ -138,6 +143,11 @@ def paper(run: dict[str, Any]) -> str:
     row = min(same, key=lambda row: abs((row.get("epochs") or 0) - run["epochs"]))
     epochs = row.get("epochs")
     return f"{row['accuracy']}" + (f" ({epochs} epochs)" if epochs and epochs != run["epochs"] else "")
+
+
+def recipe_of(run: dict[str, Any]) -> str | None:
+    command = run["command"]
+    return command[2] if command[1:2] == ["reproduce"] and command[2] in recipes.RECIPES else None
 
 
 def before(run: dict[str, Any], results: Path) -> dict[str, Any] | None:
@@ -161,12 +171,11 @@ def epochs_of(run: dict[str, Any], results: Path) -> str:
 
 def band(group: Group) -> str:
     """Where a row is a recipe as it stands: whether its number came out."""
-    command = group.runs[0]["command"]
-    if command[1:2] != ["reproduce"] or "--set" in command or command[2] not in recipes.RECIPES:
+    recipe = recipe_of(group.runs[0])
+    if recipe is None or "--set" in group.runs[0]["command"]:
         return ""
     stage = group.runs[0]["stages"][-1]["stage"]
-    last = recipes.build(command[2]).stages[-1].name == stage
-    expected = stated(recipes.find(command[2])).of_stage(stage, last)
+    expected = stated(recipes.find(recipe)).of_stage(stage, recipes.build(recipe).stages[-1].name == stage)
     lines = [number.verdict(run["summary"]) for run in group.runs for number in expected]
     return "\n".join(f"`{group.name}`: {line}." for line in lines)
 

@@ -33,7 +33,7 @@ from longtail.files import atomic, cannot_write, read_json, write_json
 FORMAT = 1
 
 _DESCRIPTION = {"config.json", "classes.csv", ".lock"}  # files that say what a run is, not what it found
-_MAY_DIFFER = {"data.root", "data.on_bad_image"}  # between a run and its continuation: not what the data are
+_MAY_DIFFER = {"data.root", "data.on_bad_image"}  # between a run and its continuation: where data lie, what stops it
 _PACKAGES = ("longtail", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
 
@@ -119,6 +119,8 @@ class RunFolder:
                 f"{self.path} was started with another recipe ({'; '.join(changed[:3])}): "
                 "resume it with its own, or choose another --out"
             )
+        if record["recipe"] != recipe:  # what may differ is from now on as it was said last
+            write_json(path, record | {"recipe": recipe})
         for _, line in _differences(record["environment"], environment):
             warnings.warn(f"another environment ({line}): results may differ in their last bits", stacklevel=2)
 

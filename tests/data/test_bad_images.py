@@ -9,6 +9,7 @@ from PIL import Image
 
 from longtail.cli import main
 from longtail.data.decode import BadImage
+from longtail.data.disk_loader import DiskLoader
 from longtail.engine import device as devices
 from longtail.engine import stages
 from longtail.engine.logs import Progress
@@ -69,6 +70,33 @@ def test_skipped_images_that_fit_in_memory_are_left_out_of_the_table(tmp_path):
     assert table.counts().tolist() == [11, 7]
     assert table.counts("test").tolist() == [2, 2]
     assert "images that cannot be used: 3, left out; the first: " in said
+
+
+def test_a_run_that_was_stopped_carries_on_without_the_image(tmp_path, monkeypatch, capsys):
+    """A test image broke after the run had begun; the first look at it is the evaluation after the second epoch."""
+    data = folder(tmp_path / "data", 80)
+    for name in BROKEN:
+        (tmp_path / "data" / name).unlink()
+    command = ["train", data.source, "--method=cross_entropy", "--model=small", "--from-scratch", "--workers=0"]
+    command += ["--epochs=2", "--batch-size=9", f"--out={tmp_path / 'run'}"]
+    command += ["--set", "evaluate_every=1"]
+    look, looks = DiskLoader.epoch, []
+
+    def breaks_after_the_first_epoch(self, epoch, start_step=0):
+        if len(self.views) == 1 and self.views[0].draws == 0:  # an evaluation's
+            looks.append(epoch)
+            if len(looks) == 4:  # preflight, class means, epoch 1, epoch 2
+                (tmp_path / "data" / "test/b/00.png").write_bytes(b"")
+        return look(self, epoch, start_step)
+
+    monkeypatch.setattr(DiskLoader, "epoch", breaks_after_the_first_epoch)
+    assert main(command) == 2
+    assert "test/b/00.png is empty" in capsys.readouterr().err
+    assert main([*command, "--resume", "--on-bad-image=skip"]) == 0
+    assert "images that cannot be used: 1;" in capsys.readouterr().out
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    assert "1 images could not be read and are left out" in capsys.readouterr().out
 
 
 def test_any_other_word_is_refused(tmp_path, capsys):

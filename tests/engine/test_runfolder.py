@@ -212,7 +212,9 @@ def test_an_unfinished_run_is_continued_only_on_request(tmp_path: Path) -> None:
         (tmp_path / leftover).touch()
     with RunFolder(tmp_path, resume=True) as run:
         assert run.resumed
-        run.describe(RECIPE | {"data": {"source": "digits-lt", "root": "/moved"}})
+        moved = {"source": "digits-lt", "root": "/moved", "on_bad_image": "skip"}
+        run.describe(RECIPE | {"data": moved})
+        assert json.loads((tmp_path / "config.json").read_text())["recipe"]["data"] == moved
         with pytest.raises(LongtailError, match=r"another recipe \(stages\[0\].epochs was 3, is 4\)"):
             run.describe(RECIPE | {"stages": [{"epochs": 4, "steps_at": [0.8, 0.9]}]})
     assert files(tmp_path) == ["classes.csv", "config.json", "metrics.jsonl", "teacher"]

@@ -450,7 +450,10 @@ def _identity(images: ImageStore, row: int) -> bytes:
     """Pixels where they are at hand; of a file name, size and date, because reading them all would take an epoch."""
     if not isinstance(images, FileStore):
         return images.content(row)
-    status = os.stat(images.root / images.name(row))
+    try:
+        status = os.stat(images.root / images.name(row))
+    except OSError:  # gone: whoever decodes it says so
+        return images.name(row).encode(errors="surrogateescape")
     return f"{images.name(row)} {status.st_size} {status.st_mtime_ns}".encode(errors="surrogateescape")
 
 

@@ -99,6 +99,20 @@ def test_a_run_that_was_stopped_carries_on_without_the_image(tmp_path, monkeypat
     assert "1 images could not be read and are left out" in capsys.readouterr().out
 
 
+def test_a_file_that_is_gone_is_skipped_by_a_teacher_and_its_student(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
+    names = [f"{label}/{i}.png" for label in "ab" for i in range(10)]
+    for i, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (80, 70), (9 * i, 0, 0)).save(tmp_path / name)
+    lines = [f"{name},{name[0]},{'test' if i % 5 == 0 else 'train'}" for i, name in enumerate(names)]
+    (tmp_path / "list.csv").write_text("\n".join([*lines, "a/gone.png,a,train"]))
+    command = ["train", str(tmp_path / "list.csv"), "--method=gml", "--model=small", "--from-scratch", "--epochs=1"]
+    assert main([*command, "--workers=0", "--on-bad-image=skip", f"--out={tmp_path / 'run'}"]) == 0
+    assert "images that cannot be used: 1;" in capsys.readouterr().out
+    assert "a/gone.png cannot be read (No such file" in (tmp_path / "run" / "bad_images.csv").read_text()
+
+
 def test_any_other_word_is_refused(tmp_path, capsys):
     folder(tmp_path / "data", 16)
     assert main(["train", str(tmp_path / "data"), "--on-bad-image", "Skip"]) == 2

@@ -2,9 +2,9 @@
 
     LONGTAIL_DATA=FOLDER python examples/segmentation_camvid.py
 
-FOLDER/camvid holds train, val, test and trainannot, valannot, testannot. Two minutes of one thread, on small crops and
-from scratch: the numbers show that it learns, and are no benchmark.
-The same on the command line: `longtail train camvid --task segmentation --method gml --from-scratch`.
+FOLDER/camvid holds train, val, test and trainannot, valannot, testannot. Half a minute of one thread, on small crops and
+from scratch: the numbers show that it learns, and are no benchmark. The same on the command line is `longtail train
+camvid --task segmentation --method gml --from-scratch`.
 """
 
 import sys
@@ -20,8 +20,8 @@ from longtail.segmentation.augment import Crops, Whole
 from longtail.segmentation.loader import PixelLoader, endless
 from longtail.segmentation.metrics import Confusion, accuracy, iou
 
-TARGET = 0.35  # mAcc of GML under the uniform prior; one class for every pixel would have 0.09
-STEPS, BATCH = 120, 8
+TARGET = 0.30  # mAcc of GML under the uniform prior; one class for every pixel would have 0.09
+STEPS, BATCH = 60, 8
 
 try:
     table = sources.load("camvid")
@@ -39,7 +39,7 @@ def train(method: str, settings: dict, teacher: torch.nn.Module | None = None):
     parameters = [*network.parameters(), *losses.parameters()]
     optimiser = torch.optim.SGD(parameters, momentum=0.9, weight_decay=5e-4)
     order = endless(table.rows("train"), STEPS * BATCH, seed=0)
-    for step, batch in enumerate(PixelLoader(table, order, Shard(BATCH), Crops((96, 128), (0.5, 1.0), None)).epoch(0)):
+    for step, batch in enumerate(PixelLoader(table, order, Shard(BATCH), Crops((64, 96), (0.5, 1.0), None)).epoch(0)):
         optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / STEPS) ** 0.9
         images = batch.views[0]
         with torch.autocast("cpu", torch.bfloat16):
@@ -50,14 +50,14 @@ def train(method: str, settings: dict, teacher: torch.nn.Module | None = None):
         optimiser.zero_grad()
         per_image.mean().backward()
         optimiser.step()
-        if step % 20 == 19:
+        if step % 15 == 14:
             print(f"{method} step {step + 1:3d} ", "  ".join(f"{name} {value:.3f}" for name, value in parts.items()))
     return network.eval(), losses
 
 
 @torch.no_grad()
 def measure(network, losses, prior: torch.Tensor | float) -> tuple[float, float]:
-    rows, counted = table.rows("val")[::2], Confusion(table.num_classes)
+    rows, counted = table.rows("val")[::4], Confusion(table.num_classes)
     for batch in PixelLoader(table, lambda epoch: rows, Shard(1), Whole(None)).epoch(0):
         with torch.autocast("cpu", torch.bfloat16):
             loglik = networks.resize(losses.scores(network(batch.views[0])).float(), batch.labels.shape[1:])

@@ -2,8 +2,8 @@
 
     LONGTAIL_DATA=FOLDER python examples/segmentation_camvid.py
 
-FOLDER/camvid holds train, val, test and trainannot, valannot, testannot. Half a minute of one thread, on small crops and
-from scratch: the numbers show that it learns, and are no benchmark. The same on the command line is `longtail train
+FOLDER/camvid holds train, val, test and trainannot, valannot, testannot. Half a minute of one thread, on small crops
+and from scratch: the numbers show that it learns, and are no benchmark. The same on the command line is `longtail train
 camvid --task segmentation --method gml --from-scratch`.
 """
 

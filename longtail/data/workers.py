@@ -8,26 +8,28 @@ import multiprocessing
 import os
 import signal
 import threading
+from typing import Any
 
 
 def leave_signals_to_the_run(worker: int) -> None:
     """For `worker_init_fn`. torch's own handler would end the worker, and with it the run, before the checkpoint."""
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    run = multiprocessing.parent_process()  # under "forkserver" not the process that has forked
+    assert run is not None, "a worker is started by the run"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        # Before there are threads: a signal goes to any of them that does not block it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_obey_the_run, daemon=True).start()
+        threading.Thread(target=_obey, args=(run,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(run,), daemon=True).start()
 
 
-def _obey_the_run() -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+def _obey(run: Any) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != run.pid:
         pass
     os._exit(0)
 
 
-def _end_with_the_run() -> None:
+def _end_with(run: Any) -> None:
     """torch watches the parent's number, which under "forkserver" is the server's: it and the workers would stay."""
-    run = multiprocessing.parent_process()
-    assert run is not None, "a worker is started by the run"
     run.join()
     os._exit(1)

@@ -40,7 +40,7 @@ def launch(cwd: Path, *options: str, inside: Sequence[str] = (), **environment: 
 
 
 def finished(*processes: subprocess.Popen[str]) -> str:
-    said = "\n".join(process.communicate(timeout=500)[0] for process in processes)
+    said = "\n".join(process.communicate(timeout=1500)[0] for process in processes)
     assert all(process.returncode == 0 for process in processes), said
     return said
 

@@ -15,7 +15,18 @@ from typing import NamedTuple
 
 from benchmarks.harness import RESULTS
 
-NAMES = ("mixture", "reembed", "step", "less_teacher", "segmentation", "augment", "communication", "startup", "cost")
+NAMES = (
+    "mixture",
+    "reembed",
+    "step",
+    "less_teacher",
+    "segmentation",
+    "augment",
+    "communication",
+    "startup",
+    "cost",
+    "tables",
+)
 
 
 class Line(NamedTuple):
@@ -66,6 +77,11 @@ def lines(results: Path = RESULTS) -> Iterator[Line]:
     if startup := found.get("startup"):
         yield Line("longtail --help", startup["s"]["help"], startup["targets"]["help"], unit="s")
         yield Line("import longtail", startup["s"]["longtail"], startup["targets"]["import"], unit="s")
+    if tables := found.get("tables"):
+        yield Line("inspect: all of CIFAR-100", tables["inspect"]["seconds"], at_most=60, unit="s")
+        yield Line(
+            "a list of a million rows: beyond a path", tables["list"]["bytes a row beyond the path"], 100, unit="B"
+        )
     for row in found.get("cost", {}).get("rows", []):
         if row["measured_ms"]:
             ratio = row["measured_ms"] / row["ms"]["CPU core"]

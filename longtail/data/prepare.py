@@ -3,6 +3,7 @@
 `prepare` may be run any number of times; it carries on from what is there.
 """
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -116,7 +117,7 @@ class Prepared:
         lines = [f"{self.name} in {self.folder}", *self.lines, *(f"WANTING  {what}" for what in self.wanting)]
         lines += [f"  {file}" for file in self.missing[:SHOWN]]
         if len(self.missing) > SHOWN:
-            where = f"; {self.folder / MISSING} names all" if self.folder.is_dir() else ""
+            where = f"; {self.folder / MISSING} names all" if (self.folder / MISSING).exists() else ""
             lines.append(f"  ... and {len(self.missing) - SHOWN:,} more{where}")
         return "\n".join([*lines, "not ready" if self.wanting else "ready"])
 
@@ -244,7 +245,7 @@ def _verify_ade20k(root: Path, lines: list[str], wanting: list[str]) -> Prepared
 
 def _with_missing(name: str, folder: Path, paths: list[str], lines: list[str], wanting: list[str]) -> Prepared:
     missing = missing_files(folder, paths)
-    if folder.is_dir():
+    with contextlib.suppress(OSError):  # data that somebody else keeps, and that cannot be written to
         (folder / MISSING).unlink(missing_ok=True)
         if len(missing) > SHOWN:
             (folder / MISSING).write_text("".join(f"{file}\n" for file in missing), encoding="utf-8")

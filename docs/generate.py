@@ -48,6 +48,8 @@ def write_pages(docs: Path) -> None:
         "cost": cost_table(),
         "less_cost": less_cost_table(),
         "camvid": camvid_table(ROOT / "results"),
+        "text": clip_table("methods/"),
+        "text_costs": clip_costs(),
     }
     _write_all(docs / "_generated", parts)
 
@@ -320,7 +322,7 @@ CAPTION = (
 
 def measured_table(folder: str) -> str:
     """The comparison's own benchmark, best first."""
-    groups = [g for g in runs() if BENCHMARK.items() <= g[0]["data"].items()]
+    groups = [g for g in runs() if BENCHMARK.items() <= g[0]["data"].items() and not _of_clip(g)]
     if not groups:
         return "No run of the comparison is recorded in `results/` yet."
     groups.sort(key=lambda group: -_mean(group, "accuracy"))
@@ -381,6 +383,52 @@ def less_cost_table() -> str:
 
 def _ms(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def clip_table(folder: str) -> str:
+    """Runs that begin with a CLIP, which has seen other images too, beside the paper's on CLIP's own weights."""
+    groups = [g for g in runs() if BENCHMARK.items() <= g[0]["data"].items() and _of_clip(g)]
+    if not groups:
+        return "No run is recorded in `results/` yet."
+    theirs = {row["method"]: row["accuracy"] for row in published() if row["model"] == "clip:RN50"}
+    rows = [
+        [
+            f"[{group[0]['method']}]({folder}{group[0]['method']}.md)",
+            _measured(group),
+            f"{sum(stage['hours'] for run in group for stage in run['stages']) / len(group):.2g}",
+            f"{theirs.get(group[0]['method'], '')}",
+            _name(group),
+        ]
+        for group in sorted(groups, key=lambda group: _mean(group, "accuracy"))
+    ]
+    head = ["method", "CIFAR-100-LT 100, small CLIP", "hours", "paper: ImageNet-LT, CLIP's ResNet-50", "run"]
+    return f"{_table(head, rows)}\n\n{CAPTION}"
+
+
+def clip_costs() -> str:
+    """What `longtail reproduce NAME --dry-run` found of the recipes of table 4."""
+    rows = []
+    for path in sorted((ROOT / "results/bench").glob("dry-run-*-clip-*.json")):
+        found = json.loads(path.read_text())
+        (stage,) = found["stages"]
+        rows.append(
+            [
+                f"`{found['recipe']}`",
+                f"{stage['parameters'] / 1e6:.0f} M",
+                f"{stage['bank'][0]:,} x {stage['bank'][1]}",
+                str(stage["batch_size"]),
+                f"{stage['seconds_a_step']:.1f} s",
+                f"{stage['peak_gb']:.1f} GB",
+            ]
+        )
+    if not rows:
+        return "No dry run is recorded in `results/bench/` yet."
+    table = _table(["recipe", "parameters", "sentences", "images", "a step", "memory"], rows)
+    return f"{table}\n\nOn a CPU, and for a few images in place of the recipe's batch."
+
+
+def _of_clip(group: list[dict[str, Any]]) -> bool:
+    return group[0]["model"].startswith("clip:")
 
 
 def _is_experiment(run: dict[str, Any], row: dict[str, Any]) -> bool:

@@ -100,6 +100,7 @@ def dry_run(
     except LongtailError as error:
         table = _generated(recipe)
         note = f"{str(error).partition(':')[0]}: the images are generated, all else is real\n"
+        recipe = replace(recipe, stages=tuple(map(_without_what_is_fetched, recipe.stages)))
     print(note, end="", flush=True)
     if recipe.pixels is None:
         costs = rehearse(recipe, table, place, workers=workers, say=_say)
@@ -136,6 +137,12 @@ def _generated(recipe: Recipe) -> Any:
     from longtail.segmentation import rehearsal
 
     return rehearsal.generated(data.source)
+
+
+def _without_what_is_fetched(stage: Stage) -> Stage:
+    """Weights cost the same whatever they are, and a bank of sentences is filled with noise."""
+    text = {"sentences": "", "templates": ["{}"]} if "sentences" in stage.settings else {}
+    return replace(stage, pretrained=False, settings=stage.settings | text)
 
 
 def verdict(statement: Stated, measured: dict[str, dict[str, Any]], answers: str) -> str:

@@ -1,8 +1,8 @@
 """What a recipe costs: a few real steps of every stage, with its memory and its time, and then everything is dropped.
 
 The loop, the loader, the views, the networks, the bank, the optimiser and the checkpoint are a run's own. A bank is
-filled beforehand with random keys, because an empty one costs less than it will. A stage that a later one needs is
-there untrained.
+filled beforehand with random keys, because an empty one costs less than it will, and a bank of sentences with as many
+as it may keep. A stage that a later one needs is there untrained.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def measured(
             )
     if stage.answers:
         with torch.no_grad(), device.autocast():
-            method.eval().scores(next(iter(test.epoch(0))).views[0])
+            method.eval().scores(next(iter(test.epoch(0))).views[0][: stage.batch_size])
     bank = getattr(method.objective, "bank", None)
     head: Any = method.objective.likelihood
     return Cost(
@@ -145,6 +145,8 @@ def _fill(method: Method, table: ImageTable) -> None:
     """Random features in the place of a teacher's: nobody's in a ring, the training images' in what holds them all."""
     objective: Any = method.objective
     device = objective.log_mass.device
+    if hasattr(objective, "imagine"):
+        return objective.imagine()
     if getattr(objective, "wants_full_bank", False):
         rows = table.rows("train")
         labels = torch.from_numpy(table.labels[rows].astype("int64")).to(device)

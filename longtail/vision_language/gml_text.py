@@ -91,6 +91,12 @@ class TextGML(nn.Module):
         bank = TextBank(self.bank.features, self.bank.segments.class_of_row, len(self.log_mass))
         self._take(select_anchors(bank, features, labels, 1 / self.tau.item(), self.anchors))
 
+    def imagine(self) -> None:
+        """As many sentences of every class as it may keep, of noise: what a corpus will cost, without one."""
+        class_of = torch.arange(len(self.log_mass)).repeat_interleave(self.anchors)
+        noise = F.normalize(torch.randn(len(class_of), self.likelihood.centres.shape[1]), dim=1)
+        self._take(TextBank(noise, class_of, len(self.log_mass)))
+
     def _take(self, bank: TextBank) -> None:
         self.bank = Bank.full(bank.features, bank.class_of, torch.arange(len(bank.class_of)), bank.num_classes)
         self.bank.to(self.log_mass.device)

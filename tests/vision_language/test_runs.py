@@ -1,5 +1,6 @@
 """Whole runs: every method on a CLIP, stopped and resumed, saved and asked again, and as a user types it."""
 
+import json
 import shutil
 from dataclasses import replace
 from io import StringIO
@@ -19,6 +20,8 @@ from longtail.engine.loop import Interrupted
 from longtail.errors import LongtailError
 from longtail.methods import find
 from longtail.recipe import Data, Optim, Recipe, Stage
+from longtail.reproduce import dry_run
+from longtail.vision_language.clip import Name
 
 CPU = devices.choose("float32", "cpu")
 ADAMW = Optim(kind="adamw", lr=1e-3, weight_decay=0.05, rates={"objective.tower.": 0.1, "objective.": 10.0})
@@ -99,6 +102,19 @@ def test_a_cached_stage_is_not_taken_for_another_clip_in_the_same_folder(digits,
     shutil.rmtree(tmp_path / "clip")
     save_clip(tmp_path / "clip", "vit", seed=1)
     assert stages._cache_folder(chosen, 0, digits) != first
+
+
+def test_a_dry_run_has_as_many_sentences_as_may_be_kept_and_needs_neither_weights_nor_corpus(vit, tmp_path):
+    settings = {"sentences": "nowhere", "templates": "openai", "anchors": 3}
+    stage = Stage(method="gml_text", model=vit, pretrained=True, settings=settings, epochs=1, batch_size=16)
+    (tmp_path / "open_clip_config.json").write_text((Name.parse(vit).folder / "open_clip_config.json").read_text())
+    for model in (vit, f"clip:{tmp_path}"):  # the second has no weights
+        chosen = Recipe(Data("cifar10-lt", str(tmp_path), 1000), (replace(stage, model=model),), precision="float32")
+        said = dry_run("small", chosen, device="cpu", out=tmp_path / "cost.json")
+        assert "the images are generated" in said
+        (cost,) = json.loads((tmp_path / "cost.json").read_text())["stages"]
+        assert cost["bank"] == [10 * 3, 32]
+        assert 0 < cost["loss"] < 100
 
 
 def test_a_backbone_that_cannot_read(digits, tmp_path):

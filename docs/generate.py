@@ -417,14 +417,14 @@ def clip_costs() -> str:
                 f"{stage['parameters'] / 1e6:.0f} M",
                 f"{stage['bank'][0]:,} x {stage['bank'][1]}",
                 str(stage["batch_size"]),
-                f"{stage['seconds_a_step']:.1f} s",
+                f"{stage['processor_seconds_a_step']:.1f} s",
                 f"{stage['peak_gb']:.1f} GB",
             ]
         )
     if not rows:
         return "No dry run is recorded in `results/bench/` yet."
     table = _table(["recipe", "parameters", "sentences", "images", "a step", "memory"], rows)
-    return f"{table}\n\nOn a CPU, and for a few images in place of the recipe's batch."
+    return f"{table}\n\nOf one core, and for a few images in place of the recipe's batch."
 
 
 def _of_clip(group: list[dict[str, Any]]) -> bool:

@@ -44,6 +44,7 @@ class Cost:
     accumulate: int
     bank: tuple[int, ...]  # rows and width
     seconds_a_step: float  # of the last one
+    processor_seconds_a_step: float  # of all threads of this process; what else the machine does is not in it
     peak_gb: float  # of the process, without its loader's workers; on a GPU of what is allocated there
     loss: float
 
@@ -56,14 +57,16 @@ class Cost:
 
 
 class _Clock(Progress):
-    """Remembers when each step ended."""
+    """Remembers when each step ended, by the clock and by what this process has used."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ends: list[float] = []
+        self.used: list[float] = []
 
     def step(self, epoch: int, done: int, steps: int) -> None:
         self.ends.append(time.monotonic())
+        self.used.append(time.process_time())
 
 
 def rehearse(
@@ -136,6 +139,7 @@ def measured(
         stage.accumulate,
         tuple(bank.features.shape) if isinstance(bank, Bank) else (),
         clock.ends[-1] - clock.ends[-2] if len(clock.ends) > 1 else 0.0,
+        clock.used[-1] - clock.used[-2] if len(clock.used) > 1 else 0.0,
         _peak(device) / 1e9,
         losses[-1].item() if losses else float("nan"),
     )

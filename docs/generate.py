@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 COLUMNS = ("likelihood", "samples", "prior", "numerator", "weight")
 GROUPS = ("many", "medium", "few")
 CONTENTS = {
-    "Use it": ("start", "choose", "tutorial", "data", "evaluate", "priors", "pitfalls"),
+    "Use it": ("start", "choose", "tutorial", "data", "evaluate", "priors", "use", "pitfalls"),
     "Understand it": ("template", "methods/index", "results", "reproduce"),
     "Beyond one label an image": ("segmentation", "vision_language"),
     "Build on it": ("extend", "api", "scale", "cost", "reliability"),

@@ -21,8 +21,9 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
         raise LongtailError(f"{run} holds no finished run (there is no result.json): let it finish, or --resume it")
     config, last = (_for_anybody(read_json(run / name), run.parent) for name in ("config.json", "result.json"))
     config = {**config, "command": repeatable(config["command"])}
-    earlier = [_for_anybody(read_json(path), run.parent) for path in sorted(run.glob("*/result.json"))]
     recipe = config["recipe"]
+    paths = [run / stage["name"] / "result.json" for stage in recipe["stages"][:-1]]  # in the order of their training
+    earlier = [_for_anybody(read_json(path), run.parent) for path in paths if path.exists()]
     entry = {
         "name": name,
         "method": last["method"],

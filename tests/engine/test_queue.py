@@ -12,6 +12,7 @@ import pytest
 from longtail.engine import queue
 from longtail.engine.queue import Job, read_jobs, work
 from longtail.errors import LongtailError
+from longtail.record import record
 
 TINY = "train digits-lt --model small --epochs 1 --device cpu"
 
@@ -119,3 +120,19 @@ def test_terminated_the_run_writes_a_checkpoint_and_the_queue_carries_on(tmp_pat
     done = log.read_text().count("epoch ")
     assert "1 jobs: 1 stopped" in start_and_stop(done + 2)
     assert "carrying on from epoch" in log.read_text()
+
+
+def test_a_record_has_the_stages_in_the_order_they_were_trained(tmp_path):
+    run, results = tmp_path / "run", tmp_path / "results"
+    names = ("teacher", "encoder", "classifier")
+    recipe = {"data": {}, "seed": 0, "stages": [{"name": name, "keys": "", "start_from": ""} for name in names]}
+    for name in names:
+        folder = run if name == "classifier" else run / name
+        folder.mkdir(parents=True, exist_ok=True)
+        done = {"stage": name, "method": "gml", "model": "small", "epochs": 1, "parameters": 1, "hours": 0.5}
+        (folder / "result.json").write_text(json.dumps(done | {"summary": {}}))
+    config = {"recipe": recipe, "command": ["longtail", "reproduce", "x"], "environment": {}}
+    (run / "config.json").write_text(json.dumps(config))
+    entry = record(run, "three", results)
+    assert [stage["stage"] for stage in entry["stages"]] == list(names)
+    assert json.loads((results / "three.json").read_text()) == entry

@@ -29,7 +29,6 @@ SHOWN = {  # page: name, command, lines to keep of its head and of its tail
         ("report", "longtail report runs/first", 0, 0),
     ),
     "extend": (
-        ("extend_list", "longtail list methods", 0, 0),
         ("extend_mistake", "longtail train digits-lt --method vector_scaling --set gama=0.2", 0, 0),
         (
             "extend_train",
@@ -42,7 +41,6 @@ SHOWN = {  # page: name, command, lines to keep of its head and of its tail
         ("recipes", "longtail list recipes", 8, 0),
         ("queue", "longtail queue results/queue_first.yaml --dry-run", 0, 0),
     ),
-    "pitfalls": (("twice", "longtail adjust adjusted.npz", 0, 0),),
 }
 PICTURES = {"runs/demo/demo.png": "demo.png", "runs/inspect/my_images/counts.png": "inspect.png"}
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -85,8 +83,6 @@ def main(pages: list[str]) -> None:
         for picture, name in PICTURES.items():
             if (place / picture).exists():
                 shutil.copy(place / picture, ROOT / "docs/_static" / name)
-        if (place / "runs/first/report.html").exists():
-            shutil.copy(place / "runs/first/report.html", ROOT / "build/report.html")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ format: .venv/ready-to-test
 
 # Warnings are errors; what the pages say to run is run; links inside the project lead somewhere.
 docs: .venv/ready-to-document
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	$(BIN)/python docs/links.py docs/_build/html
 	$(BIN)/python -m pytest tests/test_docs.py
 

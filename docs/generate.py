@@ -415,7 +415,7 @@ def clip_costs() -> str:
             [
                 f"`{found['recipe']}`",
                 f"{stage['parameters'] / 1e6:.0f} M",
-                f"{stage['bank'][0]:,} x {stage['bank'][1]}",
+                f"{found['classes']:,} x {stage['bank'][0] // found['classes']}",
                 str(stage["batch_size"]),
                 f"{stage['processor_seconds_a_step']:.1f} s",
                 f"{stage['peak_gb']:.1f} GB",
@@ -423,7 +423,7 @@ def clip_costs() -> str:
         )
     if not rows:
         return "No dry run is recorded in `results/bench/` yet."
-    table = _table(["recipe", "parameters", "sentences", "images", "a step", "memory"], rows)
+    table = _table(["recipe", "parameters", "classes x sentences", "images", "a step", "memory"], rows)
     return f"{table}\n\nOf one core, and for a few images in place of the recipe's batch."
 
 

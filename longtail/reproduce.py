@@ -103,7 +103,7 @@ def dry_run(
         recipe = replace(recipe, stages=tuple(map(_without_what_is_fetched, recipe.stages)))
     print(note, end="", flush=True)
     if recipe.pixels is None:
-        costs = rehearse(recipe, table, place, workers=workers, say=_say)
+        costs = rehearse(recipe, table, place, workers=workers, say=_say, reads=not note)
     else:
         from longtail.segmentation.rehearsal import rehearse as rehearse_pixels
 

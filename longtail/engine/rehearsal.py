@@ -1,8 +1,8 @@
 """What a recipe costs: a few real steps of every stage, with its memory and its time, and then everything is dropped.
 
 The loop, the loader, the views, the networks, the bank, the optimiser and the checkpoint are a run's own. A bank is
-filled beforehand with random keys, because an empty one costs less than it will, and a bank of sentences with as many
-as it may keep. A stage that a later one needs is there untrained.
+filled beforehand with random keys, because an empty one costs less than it will, and a bank of sentences, where there
+is no corpus, with as many as it may keep. A stage that a later one needs is there untrained.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def rehearse(
     steps: int = 2,
     workers: int | None = None,
     say: Callable[[str], None] = lambda line: None,
+    reads: bool = True,
 ) -> list[Cost]:
+    """`reads`: is there a corpus to be read, or is it imagined?"""
     stages.check(recipe, table)
     inputs, costs = Inputs.of(recipe, table, device, workers), []
     with tempfile.TemporaryDirectory() as temporary:
@@ -84,7 +86,7 @@ def rehearse(
             folder = Path(temporary) / stage.name
             folder.mkdir()
             torch.manual_seed(recipe.seed)
-            method = stages.build_method(stage, inputs.table, folder.parent)
+            method = stages.build_method(stage, inputs.table, folder.parent, reads=reads)
             method.to(device.torch, memory_format=device.memory_format)  # type: ignore[call-overload]
             loader, test = inputs.train(stage, method.views), inputs.plain(inputs.reported)
             costs.append(measured(stage, method, loader, test, table, device, folder, recipe.seed, steps))
@@ -149,7 +151,7 @@ def _fill(method: Method, table: ImageTable) -> None:
     """Random features in the place of a teacher's: nobody's in a ring, the training images' in what holds them all."""
     objective: Any = method.objective
     device = objective.log_mass.device
-    if hasattr(objective, "imagine"):
+    if hasattr(objective, "imagine") and objective.bank is None:
         return objective.imagine()
     if getattr(objective, "wants_full_bank", False):
         rows = table.rows("train")

@@ -346,8 +346,11 @@ def _prepare(stage: Stage, method: Method, inputs: Inputs) -> None:
         method.prepare(inputs.plain("train").epoch(0))
 
 
-def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:
-    """Backbone, key encoder and objective of a stage, with the weights it starts from."""
+def build_method(stage: Stage, table: ImageTable, out: Path, *, reads: bool = True) -> Method:
+    """Backbone, key encoder and objective of a stage, with the weights it starts from.
+
+    Without `reads` an objective that can `imagine` what is said about the classes is left to do so.
+    """
     find(stage.method)
     counts = table.counts()
     if (counts == 0).all():
@@ -375,7 +378,7 @@ def build_method(stage: Stage, table: ImageTable, out: Path) -> Method:
         backbone.load_state_dict(earlier.method.backbone.state_dict())
         if hasattr(objective.likelihood, "inherit"):
             objective.likelihood.inherit(earlier.method.objective.likelihood)  # type: ignore[operator]
-    if hasattr(objective, "read"):
+    if hasattr(objective, "read") and (reads or not hasattr(objective, "imagine")):
         tower = getattr(earlier.method.objective, "tower", None) if earlier else None  # one that has been trained
         objective.read(table.classes, tower or text_tower(stage))  # type: ignore[operator]
     if stage.trains == "head":

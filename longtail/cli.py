@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -716,6 +717,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from longtail import __version__
 
     arguments = sys.argv[1:] if arguments is None else arguments
+    warnings.formatwarning = lambda message, *_, **__: f"longtail: {message}\n"  # a place in the code is no use here
     if arguments == ["--version"]:
         print(__version__)
         return 0

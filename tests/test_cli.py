@@ -112,3 +112,14 @@ def test_my_images_and_nothing_else_said(tmp_path, monkeypatch, capsys):
     ):
         assert line in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my_images"]
+
+
+def test_a_warning_is_one_line_without_code(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "mine" / "a").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "mine" / "a" / "1.png")
+    (tmp_path / "mine" / "a" / "notes.txt").touch()
+    ran = longtail("inspect", "mine", "--out", "out", cwd=tmp_path)
+    assert ran.stderr == "longtail: mine: files that are no images were passed over (1 .txt).\n"
+    assert "saved out: inspect.json, counts.png" in ran.stdout

@@ -31,6 +31,7 @@ def load(path: Path, *, root: Path | None = None, columns: Columns = AS_USUAL, n
         _refuse_too_large(files, path)
         parts = [pq.read_table(file) for file in files]
         rows = pa.concat_tables(parts, promote_options="default")
+        rows.validate(full=True)  # a text may have bytes that are none, which pyarrow says only when it is asked
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise LongtailError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
     split = np.repeat([_split_of(file.relative_to(folder)) for file in files], [len(part) for part in parts])

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,13 @@ class RunFolder:
     def _has_found(self) -> bool:
         return any(path.is_file() and path.name not in _DESCRIPTION for path in self.path.rglob("*"))
 
-    def describe(self, recipe: dict[str, Any]) -> None:
-        """Write config.json; on resuming, compare with it: another recipe is an error, another version a warning."""
+    def describe(
+        self, recipe: dict[str, Any], complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda recipe: recipe
+    ) -> None:
+        """Write config.json; on resuming, compare with it: another recipe is an error, another version a warning.
+
+        `complete` adds the defaults of fields that an earlier version did not have yet.
+        """
         path, environment = self.path / "config.json", describe_environment()
         recipe = _without_home(json.loads(json.dumps(recipe)))  # as it will be read back: lists for tuples
         if not self.resumed:
@@ -113,7 +118,8 @@ class RunFolder:
         record = read_json(path)
         if record.get("format") != FORMAT:
             raise LongtailError(f"{path} was written by another longtail (format {record.get('format')}): use that one")
-        changed = [line for key, line in _differences(record["recipe"], recipe) if key not in _MAY_DIFFER]
+        then = json.loads(json.dumps(complete(record["recipe"])))
+        changed = [line for key, line in _differences(then, recipe) if key not in _MAY_DIFFER]
         if changed:
             raise LongtailError(
                 f"{self.path} was started with another recipe ({'; '.join(changed[:3])}): "

@@ -20,7 +20,7 @@ from longtail.engine.runfolder import RunFolder
 from longtail.errors import LongtailError
 from longtail.measure.metrics import HEADLINE, render
 from longtail.methods import settings_of
-from longtail.recipe import Recipe, Stage, to_dict
+from longtail.recipe import Recipe, Stage, from_dict, to_dict
 
 
 def train_run(
@@ -52,7 +52,7 @@ def train_run(
         with explained(), _claimed(out, resume) as run:
             if run is not None:
                 groups = stages.groups_of(recipe, table)
-                run.describe(to_dict(recipe))
+                run.describe(to_dict(recipe), lambda then: to_dict(from_dict(then)))
                 run.write_classes(
                     table.classes, table.counts().tolist(), [groups.name(c) for c in range(table.num_classes)]
                 )

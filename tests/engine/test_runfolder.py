@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from small_disk import read_only, small_disk
 
+from longtail import recipe
 from longtail.engine import lock, runfolder
 from longtail.engine.runfolder import RunFolder
 from longtail.errors import LongtailError
@@ -218,6 +219,18 @@ def test_an_unfinished_run_is_continued_only_on_request(tmp_path: Path) -> None:
         with pytest.raises(LongtailError, match=r"another recipe \(stages\[0\].epochs was 3, is 4\)"):
             run.describe(RECIPE | {"stages": [{"epochs": 4, "steps_at": [0.8, 0.9]}]})
     assert files(tmp_path) == ["classes.csv", "config.json", "metrics.jsonl", "teacher"]
+
+
+def test_a_run_of_an_earlier_version_lacks_settings_that_are_new(tmp_path: Path) -> None:
+    now = recipe.to_dict(recipe.Recipe(recipe.Data("digits-lt"), (recipe.Stage("gml"),)))
+    with RunFolder(tmp_path) as run:
+        run.describe({**now, "stages": [{k: v for k, v in now["stages"][0].items() if k != "ema"}]})
+        (tmp_path / "metrics.jsonl").touch()
+    with RunFolder(tmp_path, resume=True) as run:
+        with pytest.raises(LongtailError, match=r"another recipe \(stages\[0\].ema was None"):
+            run.describe(now)
+        run.describe(now, lambda then: recipe.to_dict(recipe.from_dict(then)))
+    assert "ema" in json.loads((tmp_path / "config.json").read_text())["recipe"]["stages"][0]
 
 
 def test_another_environment_is_worth_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

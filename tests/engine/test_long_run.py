@@ -78,7 +78,9 @@ def test_two_thousand_steps(tmp_path: Path) -> None:
     assert growth["mb"] < 4
     assert growth["mb_of_workers"] < 4
     assert len({row["workers"] for row in warm}) == 1
-    assert len({row["open_files"] for row in warm}) == 1
+    files = [row["open_files"] for row in warm]  # batches under way hold some of them, now and then
+    assert min(files[-8:]) <= min(files[:8])
+    assert max(files) - min(files) <= 16
     assert max(row["files_in_the_run"] for row in warm) <= 8
     assert warm[-1]["bytes_of_metrics"] < 400 * EPOCHS
     assert warm[-1]["bytes_said"] < 200 * EPOCHS + 2000

@@ -80,7 +80,7 @@ def desk(run: Run) -> Desk:
 
 def page(asked: Desk) -> Any:
     """The page as gradio's blocks."""
-    import gradio as gr
+    import gradio as gr  # pyright: ignore[reportMissingImports]  (an extra)
 
     run = asked.run
     size = " x ".join(str(side) for side in reversed(run.model.card["image_size"]))
@@ -131,7 +131,7 @@ def served(run: Run, port: int | None = None) -> Iterator[str]:
         os.environ["GRADIO_TEMP_DIR"] = folder  # read when gradio is imported
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         try:
-            from gradio import themes
+            from gradio import themes  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise LongtailError("serving needs one more package: pip install 'longtail[serve]'") from None
         blocks = page(asked)

@@ -167,7 +167,8 @@ class ImageTable:
             missing = np.flatnonzero(self.counts(split) == 0)
             if len(missing) and len(self.rows(split)):
                 some = ", ".join(self.classes[c] for c in missing[:5]) + (", ..." if len(missing) > 5 else "")
-                lines.append(f"no {split} image of {len(missing):,} classes: {some}")
+                number = f"{len(missing):,} classes: " if len(missing) > 1 else ""
+                lines.append(f"no {split} image of {number}{some}")
         return "\n".join(lines)
 
 

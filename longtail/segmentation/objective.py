@@ -17,7 +17,6 @@ because the classifier is what answers, and with alpha in L_GML alone it would a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ from longtail.recipe import nearest
 from longtail.segmentation.networks import resize
 from longtail.segmentation.sampling import draw, evenly_by_class, features_at, labelled
 from longtail.template import add_prior, at_least_float32, cross_entropy
-from longtail.types import Losses
+from longtail.types import Counts, Losses
 
 NO_LABEL = -100  # what torch's cross-entropy leaves out
 METHODS = ("cross_entropy", "balanced_softmax", "logit_adjusted", "gml")
@@ -149,7 +148,7 @@ def _classify(objective: Classifier | GML, maps: Tensor, labels: Tensor) -> Tens
 
 def build(
     method: str,
-    counts: Sequence[int] | Tensor,
+    counts: Counts,
     dim: int,
     settings: dict[str, Any],
     *,

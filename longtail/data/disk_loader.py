@@ -18,7 +18,7 @@ from longtail.data.batch_crop import CROP_DRAWS, crop_boxes
 from longtail.data.decode import BadImage
 from longtail.data.loader import Order, Shard, draw
 from longtail.data.table import ImageStore, ImageTable
-from longtail.data.workers import leave_signals_to_the_run
+from longtail.data.workers import leave_signals_to_the_run, starting_workers
 from longtail.types import Batch
 
 OnBadImage = Literal["stop", "skip", "replace"]
@@ -154,7 +154,9 @@ class DiskLoader:
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         self.queue.requests = self._requests(epoch, start_step)
-        for decoded in self.decoded:
+        with starting_workers():
+            answers = iter(self.decoded)
+        for decoded in answers:
             self.bad |= decoded.bad
             none_left = len(decoded.rows) == 0
             if decoded.bad and (self.on_bad_image == "stop" or (self.on_bad_image == "replace" and none_left)):

@@ -21,7 +21,7 @@ from longtail.data.decode import BadImage
 from longtail.data.loader import Order, Shard
 from longtail.data.randomness import keys, uniforms
 from longtail.data.samplers import order as permutation
-from longtail.data.workers import leave_signals_to_the_run
+from longtail.data.workers import leave_signals_to_the_run, starting_workers
 from longtail.segmentation.augment import Crops, Whole
 from longtail.segmentation.masks import OUTSIDE
 from longtail.segmentation.table import PixelTable
@@ -100,7 +100,7 @@ class PixelLoader:
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         requests = list(self._requests(epoch, start_step))
         pinned = self.device.type == "cuda"
-        for answer in DataLoader(
+        loader = DataLoader(
             self.pairs,  # type: ignore[arg-type]
             sampler=requests,  # type: ignore[arg-type]
             batch_size=None,
@@ -108,7 +108,10 @@ class PixelLoader:
             pin_memory=pinned,
             worker_init_fn=leave_signals_to_the_run,
             generator=torch.Generator(),  # for the seeds it gives its workers; else it would draw from everybody's
-        ):
+        )
+        with starting_workers():
+            answers = iter(loader)
+        for answer in answers:
             if isinstance(answer, str):
                 raise BadImage(answer)
             yield self._batch(*(part.to(self.device, non_blocking=pinned) for part in answer))

@@ -11,7 +11,8 @@ import pytest
 
 RUN = """
 import multiprocessing, os, sys, time
-from longtail.data.workers import leave_signals_to_the_run
+import numpy
+from longtail.data.workers import leave_signals_to_the_run, starting_workers
 
 def work():
     leave_signals_to_the_run(0)
@@ -21,8 +22,9 @@ def work():
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
     workers = [context.Process(target=work) for _ in range(2)]
-    for worker in workers:
-        worker.start()
+    with starting_workers():
+        for worker in workers:
+            worker.start()
     sys.stdin.readline()
     for worker in workers:
         worker.terminate()
@@ -35,7 +37,8 @@ def start(tmp_path, method):
     """A run, and the numbers of its workers."""
     (tmp_path / "run.py").write_text(RUN)
     command = [sys.executable, tmp_path / "run.py", method]
-    run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    threads = os.environ | {"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "3"}  # NumPy then starts some
+    run = subprocess.Popen(command, env=threads, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     return run, [int(run.stdout.readline()) for _ in range(2)]
 

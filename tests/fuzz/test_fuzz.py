@@ -403,6 +403,7 @@ def test_safetensors(tmp_path: Path, model: Path, amount: int) -> None:
 def pictures() -> list[bytes]:
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+    deep = Image.fromarray(rng.integers(0, 65536, (9, 12), dtype=np.uint16))
     kinds = [
         ("JPEG", "RGB"),
         ("PNG", "RGBA"),
@@ -415,7 +416,7 @@ def pictures() -> list[bytes]:
     encoded = []
     for kind, mode in kinds:
         out = io.BytesIO()
-        (image.convert("L").convert("I") if mode == "I;16" else image.convert(mode)).save(out, kind)
+        (deep if mode == "I;16" else image.convert(mode)).save(out, kind)
         encoded.append(out.getvalue())
     return encoded
 

@@ -8,15 +8,13 @@ is asked of the teacher before the first step is shared out over the epochs of a
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from benchmarks.harness import medians_ms, write_result
-from benchmarks.step import endless, noise
+from benchmarks.step import endless, noise, whole_step
 from longtail.engine import device as devices
 from longtail.engine.inputs import Inputs
-from longtail.engine.optim import build_optimiser
 from longtail.methods import build_objective
 from longtail.methods.method import Method
 from longtail.models import backbone as backbones
@@ -61,19 +59,7 @@ def step_of(name: str, place: devices.Device) -> Callable[[], None]:
     elif teacher is not None:
         method.objective.enqueue(features, labels, rows)
     method.train()
-    optimiser = build_optimiser(method, stage.optim)
-    steps = endless(inputs.train(replace(stage), method.views))
-
-    def step() -> None:
-        batch = next(steps)
-        with place.autocast():
-            losses = method(batch)
-        losses.per_sample.mean().backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        method.after_step()
-
-    return step
+    return whole_step(method, stage, endless(inputs.train(stage, method.views)), place)
 
 
 def asking(place: devices.Device) -> Callable[[], None]:

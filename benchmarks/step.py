@@ -63,11 +63,25 @@ def noise() -> ImageTable:
     return ImageTable(tuple(map(str, range(100))), labels, split, PixelStore(pixels, "noise"), name="noise")
 
 
+def whole_step(method: Method, stage: Stage, steps: Iterator[Batch], place: devices.Device) -> Callable[[], None]:
+    """A step as the loop takes it: loader, forward, backward, optimiser."""
+    optimiser = build_optimiser(method, stage.optim)
+
+    def step() -> None:
+        current = next(steps)
+        with place.autocast():
+            losses = method(current)
+        losses.per_sample.mean().backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        method.after_step()
+
+    return step
+
+
 def parts(method: Method, stage: Stage, inputs: Inputs, place: devices.Device) -> dict[str, Callable[[], object]]:
     """The floor, the step as the loop takes it, and the step's parts by themselves."""
-    loader = inputs.train(stage, method.views)
-    optimiser = build_optimiser(method, stage.optim)
-    steps = endless(loader)
+    steps = endless(inputs.train(stage, method.views))
     batch = next(steps)
     two, all_of_teacher = torch.cat(batch.views[:2]), torch.cat((batch.views[0], batch.views[2]))
     method.train()
@@ -96,18 +110,9 @@ def parts(method: Method, stage: Stage, inputs: Inputs, place: devices.Device) -
             losses = method(batch)
         backward(losses.per_sample.mean())
 
-    def step() -> None:
-        current = next(steps)
-        with place.autocast():
-            losses = method(current)
-        losses.per_sample.mean().backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        method.after_step()
-
     return {
         "floor": floor,
-        "step": step,
+        "step": whole_step(method, stage, steps, place),
         "of it: loader and views": lambda: next(steps),
         "of it: student": student,
         "of it: teacher": frozen,

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from longtail.engine import memory
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's <malloc.h>
 RESULTS = Path(__file__).parents[1] / "results" / "bench"
 
@@ -58,17 +60,12 @@ def _peak_mb(prepare: Callable[..., Callable[[], Any]], args: tuple) -> float:
     mallopt(_M_TRIM_THRESHOLD, 0)
     function = prepare(*args)
     function()
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the high-water mark
-    before = _status_mb("VmRSS")
+    memory.forget_peak()
+    before = memory.of_status("VmRSS")
     result = function()
-    after = _status_mb("VmHWM")
+    after = memory.peak()
     del result
-    return after - before
-
-
-def _status_mb(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 2**10
+    return (after - before) / 2**20
 
 
 def machine() -> dict[str, Any]:

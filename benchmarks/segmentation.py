@@ -11,7 +11,6 @@ Target: at most 15 % of a step.
 """
 
 import argparse
-import resource
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +20,7 @@ from torch import Tensor
 from benchmarks.harness import medians_ms, write_result
 from longtail import recipes
 from longtail.engine import device as devices
+from longtail.engine import memory
 from longtail.engine.optim import build_optimiser
 from longtail.methods.method import Method
 from longtail.recipe import Recipe
@@ -42,7 +42,7 @@ def main(repeats: int = 5, warmup: int = 1) -> None:
     at_16 = milliseconds["16 images: keys into the bank"] + milliseconds["16 images: contrast"]
     share, share_at_16 = term / step, at_16 / (ALL_IMAGES / IMAGES * (step - term) + at_16)
     teacher = milliseconds["of it: teacher"] / step
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    peak = memory.peak() / 2**20
     print(f"{place}, {torch.get_num_threads()} threads, median of {repeats}, {IMAGES} images")
     for name, value in milliseconds.items():
         print(f"  {name:32s} {value:9.1f} ms   {100 * value / step:6.1f} % of the step")

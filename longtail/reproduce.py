@@ -107,8 +107,7 @@ def dry_run(
     else:
         from longtail.segmentation.rehearsal import rehearse as rehearse_pixels
 
-        costs = rehearse_pixels(recipe, table, place, workers=workers)
-        _say("\n".join(str(cost) for cost in costs))
+        costs = rehearse_pixels(recipe, table, place, workers=workers, say=_say)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         facts = {"recipe": name, "images": "generated" if note else "real", "classes": table.num_classes}

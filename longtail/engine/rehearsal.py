@@ -8,9 +8,7 @@ is no corpus, with as many as it may keep. A stage that a later one needs is the
 from __future__ import annotations
 
 import contextlib
-import resource
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,7 +20,7 @@ import torch
 
 from longtail.contrast.bank import Bank
 from longtail.data.table import ImageTable
-from longtail.engine import stages, trained
+from longtail.engine import memory, stages, trained
 from longtail.engine.device import Device
 from longtail.engine.inputs import Inputs
 from longtail.engine.logs import Progress
@@ -109,7 +107,7 @@ def measured(
 ) -> Cost:
     """What a stage's steps and an answer to the first test images cost."""
     clock, losses = _Clock(), []
-    _forget_peak(device)
+    memory.forget_peak(device.torch)
     _fill(method, table)
     method.register_forward_hook(lambda *call: losses.append(call[2].per_sample.detach().float().mean()))
     if stage.epochs:
@@ -142,7 +140,7 @@ def measured(
         tuple(bank.features.shape) if isinstance(bank, Bank) else (),
         clock.ends[-1] - clock.ends[-2] if len(clock.ends) > 1 else 0.0,
         clock.used[-1] - clock.used[-2] if len(clock.used) > 1 else 0.0,
-        _peak(device) / 1e9,
+        memory.peak(device.torch) / 1e9,
         losses[-1].item() if losses else float("nan"),
     )
 
@@ -165,20 +163,3 @@ def _fill(method: Method, table: ImageTable) -> None:
             labels = classes[start : start + CHUNK]
             keys = torch.rand(len(labels), bank.features.shape[1], device=device)
             bank.enqueue(keys, labels, len(table) + start + torch.arange(len(labels), device=device))
-
-
-def _forget_peak(device: Device) -> None:
-    if device.torch.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    elif sys.platform == "linux":
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak(device: Device) -> float:
-    """Bytes."""
-    if device.torch.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    if sys.platform == "linux":
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * float(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

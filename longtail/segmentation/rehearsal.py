@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,12 @@ GRID = (4, 5)  # rectangles of a mask
 
 
 def rehearse(
-    recipe: Recipe, table: PixelTable, device: Device, steps: int = 2, workers: int | None = None
+    recipe: Recipe,
+    table: PixelTable,
+    device: Device,
+    steps: int = 2,
+    workers: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Cost]:
     """Weights cost the same whatever is in them, so none are fetched."""
     recipe = replace(recipe, stages=tuple(replace(stage, pretrained=False) for stage in recipe.stages))
@@ -47,6 +53,7 @@ def rehearse(
             loader = stages.training_images(stage, pixels, table, device, recipe.seed, workers, len(method.views))
             test = stages.whole_images(pixels, table, device, workers)
             costs.append(measured(stage, method, loader, test, table, device, folder, recipe.seed, steps))
+            say(str(costs[-1]))
             model.save(folder, method, stage, pixels, table, IMAGENET_MEAN, IMAGENET_STD)
     return costs
 

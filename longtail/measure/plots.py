@@ -81,6 +81,7 @@ def counts_and_accuracy(
         counts_axis.yaxis.set_major_formatter("{x:g}")
     smoothing = f"\n(lines: mean of {neighbours} neighbours)" if neighbours > 1 else ""
     counts_axis.set_xlabel("classes, from most to fewest training images" + smoothing)
+    counts_axis.locator_params(axis="x", integer=True)  # a few classes have no half ones between them
     counts_axis.set_ylabel("training images (grey)", color=_DARK)
     counts_axis.tick_params(axis="y", colors=_DARK)
 

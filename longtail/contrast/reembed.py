@@ -8,7 +8,9 @@ embed a share of them only:
   and give no gradient. The loss sees every key, some of them a few steps old.
 - "in_use": the segments of the batch's own classes, and of as many others, drawn at random, as the share has room for.
   A class that was drawn stands for those that were not: log(others / drawn) is added to its score. Nothing is old, but
-  the sum over the classes is an estimate. (Close to unbiased: a long segment is the likelier to find no room.)
+  the sum over the classes is an estimate. (Close to unbiased: a long segment is the likelier to find no room.) Where
+  there is no room for all of the batch's classes, some of them are drawn, and the other queries go without the term:
+  `without_class` in the log says how many. It is made for banks that are much larger than what a batch needs.
 
 In both the MLP's batch statistics are those of the rows that are embedded. A bank in bfloat16 takes half the memory and
 is embedded in bfloat16 whatever the precision of the run. Nothing here waits for a device, and no shape depends on
@@ -69,6 +71,11 @@ class Reembedding(nn.Module):
 
     def forward(self, bank: Bank, embed: nn.Module, labels: Tensor, ranks: Ranks = ALONE) -> Contrasts:
         if self.way == "in_use" and (rows := max(1, int(self.share * len(bank)))) < len(bank):
+            if bank.segments.longest > rows:
+                raise LongtailError(
+                    f"reembed_share={self.share:g} of the bank is {rows:,} rows, and its largest class alone has "
+                    f"{bank.segments.longest:,}: choose a larger share"
+                )
             return _in_use(bank, embed, labels, rows)
         if self.turns is not None:
             keys_kd = self.turns(bank, embed)
@@ -134,6 +141,11 @@ def _sharded(bank: Bank, embed: nn.Module, ranks: Ranks) -> Tensor:
     return ranks.gather(keys_kd, [end - start for start, end in zip(starts, ends, strict=True)])
 
 
+def _stands_for(of: Tensor, drawn: Tensor) -> Tensor:
+    """log(of / drawn), and 0 where nothing was drawn or there is nothing to draw from."""
+    return (of.clamp(min=1) / drawn.clamp(min=1)).log() * (drawn > 0)
+
+
 def _in_use(bank: Bank, embed: nn.Module, labels: Tensor, rows: int) -> Contrasts:
     """Classes in random order, the batch's own first, for as long as their segments fit into so many rows."""
     whole = bank.segments
@@ -151,9 +163,10 @@ def _in_use(bank: Bank, embed: nn.Module, labels: Tensor, rows: int) -> Contrast
     segments = Segments(torch.searchsorted(row, whole.offsets), whole.class_of_row[row], whole.longest)
     filled_k = inside_k[row] & bank.filled[row]
 
-    others_c = filled_c & ~own_c
-    drawn_c = others_c & chosen_c
-    log_weight = (others_c.sum() / drawn_c.sum().clamp(min=1)).log()
-    log_weight_c = torch.where(drawn_c, log_weight, 0.0)
+    # Drawn classes stand for those of their kind. A query's own class is given, so one of the batch's is not drawn.
+    batch_c, others_c = filled_c & own_c, filled_c & ~own_c
+    weight_of_batch = _stands_for(batch_c.sum() - 1, (batch_c & chosen_c).sum() - 1)
+    weight_of_others = _stands_for(others_c.sum(), (others_c & chosen_c).sum())
+    log_weight_c = torch.where(chosen_c, torch.where(own_c, weight_of_batch, weight_of_others), 0.0)
     keys_kd = embedded(embed, bank.features[row], filled_k)
     return Contrasts(keys_kd, segments, bank.ids[row], filled_k, chosen_c, log_weight_c)

@@ -40,7 +40,7 @@ from longtail.likelihood.vmf import concentration, mean_of_keys, vmf_loglik
 from longtail.losses.kd import distillation
 from longtail.methods.published import Published
 from longtail.models.heads import Projection
-from longtail.prior import log_prior
+from longtail.prior import log_prior, prior_free
 from longtail.ranks import ALONE, Ranks
 from longtail.recipe import Stage
 from longtail.template import add_prior, cross_entropy
@@ -96,6 +96,10 @@ class GML(nn.Module):
             raise LongtailError(f"bank is ring or full, not {bank!r}")
         if keys_of not in ("key", "class"):
             raise LongtailError(f"keys_of is key or class, not {keys_of!r}")
+        if mixup and not (gamma or kd_weight):
+            raise LongtailError(
+                "mixup mixes the class view, and nothing looks at it: set gamma or kd_weight, or no mixup"
+            )
         if keys_of == "class" and (bank == "full" or mixup or not (gamma or kd_weight)):
             raise LongtailError("keys_of='class' fills a ring with the class view, unmixed: bank='full' needs no keys")
         if bank_views and bank == "ring":
@@ -161,7 +165,8 @@ class GML(nn.Module):
         # An empty bank says nothing: the step goes without the term, and its absence from the log says so.
 
         if self.kd_weight > 0 and key_scores is not None:
-            kd_b = distillation(scores_bc, key_scores, self.kd_temperature)
+            free_bc = prior_free(scores_bc, self.log_mass, self.log_added)
+            kd_b = distillation(free_bc, key_scores, self.kd_temperature)
             loss_b, parts = loss_b + self.kd_weight * kd_b, parts | {"kd": kd_b.detach().mean()}
         return Losses(loss_b, parts)
 
@@ -174,18 +179,18 @@ class GML(nn.Module):
             self.bank, self.embed_key, labels, self.ranks
         )
         known_b = known_c[labels]
+        parts = {"without_class": (~known_b).float()} if self.reembedding.way == "in_use" else {}
         if not self.log_tau.requires_grad:
             loglik_bc = mixture_loglik(query_bd, keys_kd, segments, tau, filled_k)
-            gml_b = self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels, log_weight_c)
-            gml_b = torch.where(known_b, gml_b, 0.0)
-            return gml_b, {"gml": gml_b.detach().mean()}
+            gml_b = self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels, known_b, log_weight_c)
+            parts |= {"gml": gml_b}
+            return gml_b, {name: value.detach().mean() for name, value in parts.items()}
         loglik_bc, others_bc, valid_b = mixture_loglik_excluding_own(
             query_bd, keys_kd, segments, tau, labels, ids, key_ids, filled_k
         )
-        gml_b = self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels, log_weight_c)
-        gml_b = torch.where(known_b, gml_b, 0.0)
-        tau_b = torch.where(valid_b, self._classify(others_bc, labels, log_weight_c), 0.0)
-        parts = {"gml": gml_b, "gml_without_own": tau_b, "left_out": (~valid_b).float(), "tau_g": tau}
+        gml_b = self._classify(self._with_few(loglik_bc, query_bd, keys_kd), labels, known_b, log_weight_c)
+        tau_b = self._classify(others_bc, labels, valid_b, log_weight_c)
+        parts |= {"gml": gml_b, "gml_without_own": tau_b, "left_out": (~valid_b).float(), "tau_g": tau}
         return gml_b + tau_b, {name: value.detach().mean() for name, value in parts.items()}
 
     def _with_few(self, loglik_bc: Tensor, query_bd: Tensor, keys_kd: Tensor) -> Tensor:
@@ -198,9 +203,12 @@ class GML(nn.Module):
         closed_bc = vmf_loglik(query_bd, concentration(mean_cd), self.log_tau.detach().exp())
         return torch.where((count_c > 0) & (count_c < self.vmf_below), closed_bc, loglik_bc)
 
-    def _classify(self, loglik_bc: Tensor, labels: Tensor, log_weight_c: Tensor | None) -> Tensor:
-        loglik_bc = loglik_bc if log_weight_c is None else loglik_bc + log_weight_c
-        return cross_entropy(add_prior(loglik_bc, self.log_prior, self.alpha), labels)
+    def _classify(self, loglik_bc: Tensor, labels: Tensor, counts_b: Tensor, log_weight_c: Tensor | None) -> Tensor:
+        """Per query; 0, and no gradient, where it does not count, for there every class may be without a key."""
+        loglik_bc = torch.where(counts_b[:, None], loglik_bc, 0.0)
+        if log_weight_c is not None:  # the true class stands for itself alone
+            loglik_bc = loglik_bc + log_weight_c.expand_as(loglik_bc).scatter(1, labels[:, None], 0.0)
+        return torch.where(counts_b, cross_entropy(add_prior(loglik_bc, self.log_prior, self.alpha), labels), 0.0)
 
     def scores(self, features: Tensor) -> Tensor:
         return self.likelihood(features)

@@ -164,15 +164,43 @@ def test_drawn_classes_stand_for_those_that_were_not():
     assert error.abs().max() < 4
 
 
-def test_where_the_share_has_no_room_for_a_class_its_queries_are_left_out():
-    made = objective(reembed="in_use", reembed_share=0.2)
-    query, labels, ids = batch()
-    labels = torch.tensor([0, 0, 0, 0, 1, 2, 4, 5])
-    loss_b, gradients = step(made, query, labels, ids)
-    known_c = made.reembedding(made.bank, made.embed_key, torch.zeros(8, dtype=torch.long)).known_c
-    assert not known_c[0]  # its segment alone is longer than the share
-    assert (loss_b[:4] == 0).all()
+def test_a_share_that_cannot_hold_the_largest_class_is_refused():
+    with pytest.raises(LongtailError, match="its largest class alone has"):
+        objective(reembed="in_use", reembed_share=0.2).contrast(*batch())
+
+
+def test_where_the_batchs_classes_have_no_room_some_are_drawn_and_the_estimate_holds():
+    """Four classes of four rows, all in the batch, and room for two of them."""
+    made = frozen_statistics(gml([8] * 4, DIM, k=16, k_m=4, gamma=0.0, reembed="in_use", reembed_share=0.5).double())
+    everything = torch.arange(16)
+    made.enqueue(torch.randn(16, DIM, dtype=torch.float64), everything // 4, everything)
+    whole = copy.deepcopy(made)
+    whole.reembedding.way = "all"
+    given = torch.randn(4, DIM, dtype=torch.float64), torch.arange(4), torch.arange(4) + 1000
+    with torch.no_grad():
+        draws = torch.stack([made.contrast(*given)[0] for _ in range(2000)])
+        expected = whole.contrast(*given)[0].exp()
+    assert ((draws > 0).sum(1) == 2).all()  # two classes, and a query of each
+    for query in range(4):
+        seen = draws[:, query][draws[:, query] > 0].exp()
+        assert abs(seen.mean() - expected[query]) < 4 * seen.std() / len(seen) ** 0.5
+    assert made.contrast(*given)[1]["without_class"] == 0.5
+
+
+def test_a_batch_whose_classes_have_no_key_gives_nothing_and_no_nan():
+    made = gml(COUNTS, DIM, k=K, gamma=0.0, reembed="in_use", reembed_share=0.5).double()
+    made.enqueue(torch.randn(1, DIM, dtype=torch.float64), torch.tensor([3]), torch.tensor([0]))
+    loss_b, gradients = step(
+        made, torch.randn(4, DIM, dtype=torch.float64), torch.tensor([0, 0, 1, 2]), torch.arange(4)
+    )
+    assert (loss_b == 0).all()
     assert all(g.isfinite().all() for g in gradients.values())
+    query = torch.randn(4, DIM, dtype=torch.float64, requires_grad=True)
+    nowhere = torch.full((4, len(COUNTS)), -torch.inf, dtype=torch.float64) + 0 * query.sum()
+    lost_b = made._classify(nowhere, torch.tensor([0, 0, 1, 2]), torch.zeros(4, dtype=torch.bool), None)
+    lost_b.sum().backward()
+    assert query.grad is not None
+    assert query.grad.isfinite().all()
 
 
 def test_a_bank_in_bfloat16_takes_half_and_gives_nearly_the_same():

@@ -52,6 +52,7 @@ from longtail.models import backbone as backbones
 from longtail.models.teacher import Teacher
 from longtail.prior import log_prior
 from longtail.recipe import Data, Recipe, Stage, nearest, to_dict
+from longtail.wording import number_of
 
 VIEWS = ("class", "query", "key")  # a method takes one, two or all of them
 
@@ -228,7 +229,7 @@ def _check_cached(stage: Stage, objective: Any) -> None:
         raise LongtailError("cached_views keeps what the teacher says of whole images, and mixup shows it mixed ones")
 
 
-def rehearse(
+def try_out(
     recipe: Recipe,
     table: ImageTable,
     folder: Path,
@@ -364,7 +365,8 @@ def build_method(stage: Stage, table: ImageTable, out: Path, *, reads: bool = Tr
         folder = out / stage.keys if (out / stage.keys / "model.json").exists() else Path(stage.keys)
         model = trained.load(folder)
         trained.same_classes(table.classes, model.classes, folder)
-        teacher = Teacher(model.method.backbone, model.method.objective.likelihood)  # type: ignore[arg-type]
+        theirs: Any = model.method.objective
+        teacher = Teacher(model.method.backbone, theirs.likelihood, theirs.log_mass, theirs.log_added)  # type: ignore[arg-type]
     dim: int = backbone.dim  # type: ignore[assignment]
     key_dim = teacher.dim if teacher else dim
     objective = build_objective(stage.method, counts, dim, stage.settings, key_dim, stage.model)
@@ -422,7 +424,7 @@ def describe(stage: Stage) -> str:
     row = find(stage.method)
     keys = f", keys from {stage.keys}" if stage.keys else ""
     return (
-        f"{stage.method} on {stage.model}, {stage.epochs} epochs, batch {stage.batch_size}{keys}\n"
+        f"{stage.method} on {stage.model}, {number_of(stage.epochs, 'epoch')}, batch {stage.batch_size}{keys}\n"
         f"  likelihood {row.likelihood} | samples {row.samples} | prior {row.prior} | numerator {row.numerator}"
     )
 

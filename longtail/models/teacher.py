@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from longtail.prior import prior_free
+
 
 class Memory(NamedTuple):
     """What a teacher said of each of V pictures of N images. Which of the two is not wanted is None."""
@@ -23,10 +25,22 @@ class Teacher(nn.Module):
 
     momentum = False
 
-    def __init__(self, backbone: nn.Module, likelihood: nn.Module) -> None:
+    log_mass: Tensor | None
+    log_added: Tensor | None
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        likelihood: nn.Module,
+        log_mass: Tensor | None = None,
+        log_added: Tensor | None = None,
+    ) -> None:
+        """Without the two priors of its own training, what `likelihood` says is prior-free already."""
         super().__init__()
         self.backbone = backbone
         self.likelihood = likelihood
+        self.register_buffer("log_mass", log_mass, persistent=False)
+        self.register_buffer("log_added", log_added, persistent=False)
         self.dim: int = backbone.dim  # type: ignore[assignment]
         self.memory: Memory | None = None
         self.requires_grad_(False)
@@ -39,7 +53,10 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         features_bd = self.backbone(images)
-        return features_bd, self.likelihood(features_bd)
+        scores_bc = self.likelihood(features_bd)
+        if self.log_mass is not None and self.log_added is not None:
+            scores_bc = prior_free(scores_bc, self.log_mass, self.log_added)
+        return features_bd, scores_bc
 
     def remember(self, ids: Tensor, labels: Tensor, features: list[Tensor] | None, scores: list[Tensor] | None) -> None:
         """What it says of V pictures of the images `ids` [N]; one tensor [N, ...] a picture."""

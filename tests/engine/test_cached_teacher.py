@@ -88,6 +88,15 @@ def test_what_was_remembered_is_what_the_teacher_says_of_the_view_in_training(di
                 torch.testing.assert_close(recalled, said, rtol=1e-4, atol=1e-5)
 
 
+def test_distillation_is_from_prior_free_scores_whatever_the_teacher_was_trained_with(digits, tmp_path):
+    run(digits, tmp_path, replace(SMALL, name="teacher", method="cross_entropy", epochs=1))
+    method = stages.build_method(student(tmp_path, "ring"), digits, tmp_path)
+    model, images = trained.load(tmp_path), torch.randn(4, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(method.key_encoder(images)[1], model(images))
+        assert not torch.allclose(model(images), model.scores(images))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_run_is_that_of_a_teacher_that_is_asked_at_every_step(digits, teacher, tmp_path, monkeypatch, way):
     stage, asked = student(teacher, way), []

@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from longtail.contrast.memory import Memory
 from longtail.errors import LongtailError
 from longtail.losses.crd import log_normaliser, noise_contrast
-from longtail.methods import METHODS, balanced_softmax, crd, kd, logit_adjusted
+from longtail.methods import METHODS, balanced_softmax, crd, cross_entropy, gml, kd, logit_adjusted
+from longtail.models.teacher import Teacher
 from longtail.recipe import Stage
 
 COUNTS = [9, 5, 2]
@@ -32,6 +34,30 @@ def test_kd_is_its_equation_on_prior_free_scores(head, plain):
         expected.append(16 * sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)))
     total = 0.1 * alone(x, labels).per_sample + 0.9 * torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(objective(x, labels, key_scores=teacher).per_sample, total)
+
+
+def test_a_student_that_is_adjusted_in_part_is_distilled_without_its_prior():
+    part, whole = (gml(COUNTS, 6, k=16, kd_weight=1.0, alpha_cls=alpha).double() for alpha in (0.2, 1.0))
+    teacher, labels = torch.randn(5, 3).double(), torch.tensor([0, 1, 2, 0, 0])
+    part.likelihood, whole.likelihood = nn.Identity(), nn.Identity()  # scores are given in the place of features
+    scores = torch.randn(5, 3).double()
+    log_p = torch.tensor(COUNTS).double().div(sum(COUNTS)).log()
+    said = [
+        made(given, labels, torch.arange(5), key_scores=teacher).parts["kd"]
+        for made, given in ((part, scores + 0.8 * log_p), (whole, scores))
+    ]
+    torch.testing.assert_close(*said, rtol=1e-6, atol=1e-6)
+
+
+def test_a_teacher_under_plain_cross_entropy_says_what_it_knows_without_its_prior():
+    objective = cross_entropy(COUNTS, 6)
+    backbone = nn.Identity()
+    backbone.dim = 6
+    teacher = Teacher(backbone, objective.likelihood, objective.log_mass, objective.log_added)
+    x = torch.randn(5, 6)
+    expected = objective.likelihood(x) - torch.tensor(COUNTS).float().div(sum(COUNTS)).log()
+    torch.testing.assert_close(teacher(x)[1], expected)
+    assert not [name for name in teacher.state_dict() if name.startswith("log_")]  # an older checkpoint still fits
 
 
 def test_a_student_that_repeats_its_teacher_is_told_nothing():

@@ -101,6 +101,7 @@ VIEWS: dict[str, View] = {
     "autoaugment": View(auto_augment_cutout, 10),
     # Photographs. "sim" is the authors' for ImageNet-LT; "simclr", its ancestor (MoCo v2), is PaCo's for CIFAR.
     "crop": View(flipped, 1, (0.08, 1.0)),
+    "mild_crop": View(flipped, 1, (0.2, 1.0)),  # SupCon's for a classifier on CIFAR
     "randaugment": View(jitter_rand_augment, 18, (0.08, 1.0)),
     "sim": View(sim(hue=0.0, probability=1.0), 13, (0.08, 1.0)),
     "simclr": View(sim(hue=0.1, probability=0.8), 13, (0.2, 1.0)),

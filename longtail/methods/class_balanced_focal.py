@@ -4,7 +4,8 @@
 
 with the weights of `class_balanced.py`, beta = 0.9999 and gamma = 1 as in the authors' script. `form="softmax"` is the
 focal loss of `focal.py` in its place, as most re-implementations have it. The sigmoid form starts with biases of
--log((1 - pi) / pi), pi = 1/C: at zero the C - 1 wrong classes of every sample would drown the right one.
+-log((1 - pi) / pi), pi = 1/C: at zero the C - 1 wrong classes of every sample would drown the right one. They decay as
+all weights do; the authors are said to spare them, as `--set optim.decay_norm_and_bias=false` spares every bias.
 
 Scores of the sigmoid form are one-against-all log odds; the class mass taken out of them is a first-order correction.
 """

@@ -53,7 +53,7 @@ class MoCo(nn.Module):
     ) -> None:
         super().__init__()
         self.likelihood = nn.Identity()
-        self.embed_query = Projection(dim, hidden or dim, embed)
+        self.embed_query = Projection(dim, hidden or dim, embed, norm=False)
         self.embed_key = copy.deepcopy(self.embed_query).requires_grad_(False)
         self.queue = Queue(k, embed)
         self.tau, self.m = tau, m

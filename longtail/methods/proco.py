@@ -6,8 +6,9 @@
 
 A class is a von Mises-Fisher distribution with the mean and concentration of its features in the previous epoch and in
 this one. Three views: class for the head, query and key for the contrast, whose losses are averaged. Defaults: tau =
-0.1, weight 1, embedding 128, as in the authors' CIFAR script (batch 256, learning rate 0.3 there). In the template it
-is GML with another likelihood: where a bank has few samples of a class, this one has a distribution fitted to them.
+0.1, weight 1, a projection of 512 and 128, as in the authors' CIFAR script (batch 256, learning rate 0.3 there). In the
+template it is GML with another likelihood: where a bank has few samples of a class, this one has a distribution fitted
+to them.
 
 Where paper and code differ: kappa = R (D - R^2) / (1 - R^2) in the paper, and here; R D / (1 - R^2) in the code. Where
 this differs from the code: both views enter the statistics before either is scored (there one after the other); a
@@ -47,12 +48,12 @@ class ProCo(nn.Module):
         *,
         tau: float = 0.1,
         weight: float = 1.0,
-        hidden: int | None = None,
+        hidden: int = 512,  # of the projection
         embed: int = 128,
     ) -> None:
         super().__init__()
         self.likelihood = Linear(dim, len(counts))
-        self.embed = Projection(dim, hidden or dim, embed)
+        self.embed = Projection(dim, hidden, embed)
         self.running = RunningMeans(len(counts), embed, epoch=2 * int(torch.as_tensor(counts).sum()))
         self.tau, self.weight = tau, weight
         self.ranks: Ranks = ALONE

@@ -51,7 +51,7 @@ class SupCon(nn.Module):
     ) -> None:
         super().__init__()
         self.likelihood = nn.Identity()
-        self.embed = Projection(dim, hidden or dim, embed)
+        self.embed = Projection(dim, hidden or dim, embed, norm=False)
         self.tau = tau
         self.ranks: Ranks = ALONE
         self.register_buffer("log_added", log_prior(counts))

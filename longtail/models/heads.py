@@ -1,4 +1,4 @@
-"""The projection MLP of a contrastive branch: Linear, BatchNorm, ReLU, Linear, then unit length."""
+"""The projection MLP of a contrastive branch: Linear, BatchNorm if its method has one, ReLU, Linear, unit length."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ class Projection(nn.Module):
     of one process that has all rows.
     """
 
-    def __init__(self, dim_in: int, dim_hidden: int, dim_out: int) -> None:
+    def __init__(self, dim_in: int, dim_hidden: int, dim_out: int, *, norm: bool = True) -> None:
         super().__init__()
         self.hidden = nn.Linear(dim_in, dim_hidden)
-        self.norm = nn.BatchNorm1d(dim_hidden)
+        self.norm = nn.BatchNorm1d(dim_hidden) if norm else None
         self.out = nn.Linear(dim_hidden, dim_out)
 
     def forward(self, x: Tensor, rows: Tensor | None = None, ranks: Ranks = ALONE) -> Tensor:
         x = self.hidden(x)
-        if not self.training or (rows is None and ranks.world == 1 and len(x) > 1):
+        if self.norm is None:
+            pass
+        elif not self.training or (rows is None and ranks.world == 1 and len(x) > 1):
             x = self.norm(x)
         else:  # what torch cannot do; it also refuses a batch of one, whose normalised value is the bias
             rows = torch.ones(len(x), dtype=torch.bool, device=x.device) if rows is None else rows

@@ -5,7 +5,7 @@ Of the paper: factors 1, 10, 50 and 100; the encoder learns for 1000 epochs unde
 
 Those settings are SupCon's: ResNet-50 with a 3 x 3 stem and no pooling, batch 1024, SGD at 0.5 with momentum 0.9 and
 weight decay 1e-4, 10 epochs of warm-up, cosine; random resized crop from 0.2, flip, jitter of 0.4 (hue 0.1) with
-chance 0.8, grey 0.2; projection 2048-2048-128, tau 0.1. Its classifier learns at 5 in batches of 256, x 0.2 after 60,
+chance 0.8, grey 0.2; projection 2048-2048-128, tau 0.1. Its classifier learns at 5 in batches of 512, x 0.2 after 60,
 75 and 90 epochs, without weight decay, from crops and flips. Its cross-entropy runs 500 epochs at 0.8.
 
 What neither says, and what is done here: L_GML has k 4096, k_m 2 and tau_g 0.1 as on CIFAR-100-LT; its teacher is a
@@ -47,8 +47,8 @@ _CLASSIFIER = replace(
     name="classifier",
     method="logit_adjusted",
     epochs=100,
-    batch_size=256,
-    augment="crop",
+    batch_size=512,
+    augment="mild_crop",
     start_from="encoder",
     trains="head",
     optim=Optim(lr=5.0, weight_decay=0.0, schedule="steps", steps_at=(0.6, 0.75, 0.9), step_factor=0.2),
@@ -59,7 +59,7 @@ _ALONE = replace(
     name="train",
     method="cross_entropy",
     epochs=500,
-    augment="crop",
+    augment="mild_crop",
     optim=replace(_ENCODER.optim, lr=0.8),
     answers=True,
 )

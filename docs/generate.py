@@ -21,6 +21,7 @@ from pixels import camvid_table
 
 import longtail
 import longtail.methods
+from longtail.engine.queue import read_jobs
 from longtail.methods import METHODS, settings_of
 from longtail.methods.published import Published
 from longtail.recipe import Stage
@@ -35,6 +36,7 @@ CONTENTS = {
     "Build on it": ("extend", "api", "scale", "cost", "reliability"),
 }
 BENCHMARK = {"source": "cifar100-lt", "imbalance": 100}  # where methods are compared
+COMPARED = ("paper", "first", "equal_budget")  # the lists of runs that compare them
 
 
 def write_pages(docs: Path) -> None:
@@ -47,6 +49,7 @@ def write_pages(docs: Path) -> None:
         "measured": measured_table("methods/"),
         "cost": cost_table(),
         "less_cost": less_cost_table(),
+        "less_accuracy": less_accuracy_table(),
         "camvid": camvid_table(ROOT / "results"),
         "text": clip_table("methods/"),
         "text_costs": clip_costs(),
@@ -322,7 +325,8 @@ CAPTION = (
 
 def measured_table(folder: str) -> str:
     """The comparison's own benchmark, best first."""
-    groups = [g for g in runs() if BENCHMARK.items() <= g[0]["data"].items() and not _of_clip(g)]
+    compared = {job.name for queue in COMPARED for job in read_jobs(ROOT / f"results/queue_{queue}.yaml")}
+    groups = [group for group in runs() if group[0]["name"] in compared]
     if not groups:
         return "No run of the comparison is recorded in `results/` yet."
     groups.sort(key=lambda group: -_mean(group, "accuracy"))
@@ -338,7 +342,7 @@ def measured_table(folder: str) -> str:
         for group in groups
     ]
     head = ["method", "model", "epochs", "accuracy (many / medium / few)", "hours", "run"]
-    return f"{_table(head, rows)}\n\n{CAPTION} Hours are of all stages, a teacher's included."
+    return f"{_table(head, rows)}\n\n{CAPTION} Hours are of the run's own stages; a teacher has its own row."
 
 
 def _bench(name: str) -> dict[str, Any]:
@@ -379,6 +383,40 @@ def less_cost_table() -> str:
             _table(["CIFAR-100-LT, batch 128, one core", "step, ms", asked, "times the first"], steps),
         ]
     )
+
+
+LESS = {  # runs of results/queue_less_cost.yaml, and what was timed under which name
+    "less-online": ("every key, every view of the teacher", "three views, asked online"),
+    "less-teacher-class_online": ("`keys_of=class`", "class view alone, asked online"),
+    "less-teacher-class_once": ("`keys_of=class cached_views=8`", "class view, asked once"),
+    "less-teacher-full_once": ("`bank=full cached_views=8`", "full bank, KD asked once"),
+    "less-teacher-full2_once": ("`bank=full bank_views=2 cached_views=8`", "full bank of 2 views, KD asked once"),
+    "less-bank-bf16": ("`bank_dtype=bfloat16`", "all, bank in bfloat16"),
+    "less-bank-turns4": ("`reembed=turns`", "a quarter in turns"),
+    "less-bank-in_use4": ("`reembed=in_use`", "a quarter in use"),
+}
+
+
+def less_accuracy_table() -> str:
+    """What paying less costs in accuracy, beside what it saves."""
+    recorded = {re.sub(r"-s\d+$", "", group[0]["name"]): group for group in runs()}
+    steps = {row["name"]: row["ratio"] for row in _bench("less_teacher")["rows"]}
+    banks = _bench("reembed")["shapes"]
+    rows = []
+    for name, (setting, timed) in LESS.items():
+        if name in recorded:
+            of_step = f"{steps[timed]:.2f}" if timed in steps else ""
+            of_bank = [f"{s['ms'][timed] / s['ms']['all, float32']:.2f}" if timed in s["ms"] else "" for s in banks]
+            group = recorded[name]
+            rows.append([setting, _measured(group), str(len(group)), of_step, *of_bank])
+    if not rows:
+        return "No run is recorded in `results/` yet."
+    head = ["", "accuracy (many / medium / few)", "seeds", "step, times one without a teacher"]
+    head += [f"contrast term, times all: {shape['name']}" for shape in banks]
+    about = (
+        "CIFAR-100-LT of imbalance 100, a ResNet-20 taught by a ResNet-32, 30 epochs; costs are of the tables above."
+    )
+    return f"{_table(head, rows)}\n\n{about} {CAPTION}"
 
 
 def _ms(value: float) -> str:

@@ -25,6 +25,7 @@ TITLES = {  # in this order; other lists come behind, under their names
     "equal_budget": "Every method at 40 epochs",
     "ablation": "Ablation",
     "beyond": "Beyond the paper",
+    "less_cost": "A cheaper step",
     "distillation": "Distillation",
     "supcon": "Encoder and classifier apart",
 }

@@ -12,3 +12,7 @@ class LongtailError(ValueError):
 
     def __init__(self, sentence: str) -> None:
         super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence))
+
+
+class NotHere(LongtailError):
+    """Data that would be used as they are, were they on this machine."""

@@ -17,11 +17,12 @@ from longtail.engine.rehearsal import rehearse
 from longtail.engine.runfolder import describe_environment
 from longtail.engine.session import train_run
 from longtail.engine.stages import load_data
-from longtail.errors import LongtailError
+from longtail.errors import LongtailError, NotHere
 from longtail.files import write_json
 from longtail.recipe import Recipe, Stage
 from longtail.recipes.parts import only, with_teacher
 from longtail.recipes.stated import Stated, stated
+from longtail.wording import number_of
 
 
 def recipe_of(
@@ -97,7 +98,7 @@ def dry_run(
     place, note = devices.choose(recipe.precision, device), ""
     try:
         table = _table(recipe)
-    except LongtailError as error:
+    except NotHere as error:
         table = _generated(recipe)
         note = f"{str(error).partition(':')[0]}: the images are generated, all else is real\n"
         recipe = replace(recipe, stages=tuple(map(_without_what_is_fetched, recipe.stages)))
@@ -113,7 +114,8 @@ def dry_run(
         facts = {"recipe": name, "images": "generated" if note else "real", "classes": table.num_classes}
         facts |= {"training_images": len(table.rows("train")), "environment": describe_environment()}
         write_json(out, facts | {"precision": str(place), "stages": [asdict(cost) for cost in costs]})
-    return f"{len(costs)} stages went through two steps" + ("" if out is None else f"; what they cost is in {out}")
+    kept = "" if out is None else f"; what they cost is in {out}"
+    return f"{number_of(len(costs), 'stage')} went through two steps{kept}"
 
 
 def _say(line: str) -> None:

@@ -21,6 +21,7 @@ from longtail.measure.metrics import HEADLINE, REST, Summary, render, summarise,
 from longtail.measure.per_class import PerClass, write_csv
 from longtail.measure.priors import PriorEstimate, estimate_prior
 from longtail.prior import log_prior, to_file, uniform
+from longtail.wording import number_of
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,12 @@ class Evaluation:
 
     def __str__(self) -> str:
         row = {f"prior {self.prior}": self.summary}
+        images = number_of(int(self.per_class.n.sum()), "image")
         lines = [
-            f"{self.run} on {self.data} {self.split}: {int(self.per_class.n.sum()):,} images, head {self.head}",
+            f"{self.run} on {self.data} {self.split}: {images}, head {self.head}",
             *self._weight(),
             *([f"ruled out: {', '.join(self.absent)}"] if self.absent else []),
-            *([f"{self.skipped:,} images could not be read and are left out"] if self.skipped else []),
+            *([f"could not be read and left out: {number_of(self.skipped, 'image')}"] if self.skipped else []),
             str(self.groups),
             "",
             render(row, HEADLINE),
@@ -89,7 +91,7 @@ class Evaluation:
         )
         missing = len(self.classes) - len(measured)
         return [f"worst classes: {some}"] + (
-            [f"not measured: {missing:,} classes without a test image"] if missing else []
+            [f"not measured: {number_of(missing, 'class')} without a test image"] if missing else []
         )
 
     def _estimate(self, shown: int = 5) -> list[str]:

@@ -20,7 +20,7 @@ from longtail.data import listed, parquet, sources, tails
 from longtail.data.columns import AS_USUAL, Columns, refuse
 from longtail.data.listed import LISTED
 from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
-from longtail.errors import LongtailError
+from longtail.errors import LongtailError, NotHere
 
 # Name -> imbalance: the usual one for those that are cut, their own for those that are lists.
 BENCHMARKS = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}
@@ -82,7 +82,7 @@ def load(
 
 def _needed(folder: Path) -> Path:
     if not folder.is_dir():
-        raise LongtailError(
+        raise NotHere(
             f"{folder.name} is not in {folder.parent.absolute()}: put {folder.name}/train and {folder.name}/val there, "
             "with a folder for each class, or name its place with --data-root or LONGTAIL_DATA."
         )
@@ -114,7 +114,7 @@ def cifar(num_classes: int, root: Path) -> ImageTable:
     places = ((_folder(root, form), file, read) for form, file, read in forms)
     found = next(((folder, read) for folder, file, read in places if folder and any(folder.glob(file))), None)
     if found is None:
-        raise LongtailError(
+        raise NotHere(
             f"CIFAR-{num_classes} is not in {root.absolute()}: put the folder {python} (torchvision's download), "
             f"{binary} or {hugging_face} (train and test as parquet) there, or name its place with --data-root or "
             f"LONGTAIL_DATA."

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from longtail.errors import LongtailError
+from longtail.errors import LongtailError, NotHere
 
 MAX_PIXELS = 80_000_000  # 240 MB once decoded; refused from the header, before anything is decompressed
 
@@ -23,6 +23,10 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000"
 
 class BadImage(LongtailError):
     """One image cannot be used; the rest of the table can."""
+
+
+class MissingImage(BadImage, NotHere):
+    """There is no such file."""
 
 
 def decode(encoded: bytes, name: str) -> np.ndarray:

@@ -20,6 +20,7 @@ from longtail.data.parallel import for_rows
 from longtail.data.splits import leaking_groups
 from longtail.data.table import SPLITS, ImageTable
 from longtail.measure.groups import NAMES, Groups, by_terciles, by_threshold
+from longtail.wording import number_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,14 +78,14 @@ class Report:
     def render(self) -> str:
         facts, tail = self.facts, self.facts["tail"]
         sizes = ", ".join(f"{n:,} {split}" for split, n in facts["images"].items() if n)
-        lines = [f"{facts['name']}: {facts['classes']:,} classes, {sizes or 'no images'}"]
+        lines = [f"{facts['name']}: {_classes(facts['classes'])}, {sizes or 'no images'}"]
         if tail:
             lines += [
                 f"largest {tail['largest']:,}   smallest {tail['smallest']:,}   imbalance {tail['imbalance']:.3g}x   "
                 f"Gini {tail['gini']:.2f}   effective classes {tail['effective_classes']:.0f}",
                 f"the largest {_classes_hold(tail['head_classes'])} {_percent(tail['head_share'])} of the images, "
                 f"the rarest {_classes_hold(tail['tail_classes'])} {_percent(tail['tail_share'])}",
-                " | ".join(f"{g['name']} ({g['bounds']}) {g['classes']:,} classes" for g in facts["groups"]),
+                " | ".join(f"{g['name']} ({g['bounds']}) {_classes(g['classes'])}" for g in facts["groups"]),
                 sparkline(np.array(facts["counts"]["train"])),
             ]
         if facts["pixels"]:
@@ -222,7 +223,7 @@ def _test_split(facts: dict[str, Any]) -> str:
     counts = np.array(facts["counts"][split])
     low, high = counts[counts > 0].min(), counts.max()
     if low == high:
-        return f"{split} split: balanced, {high:,} images a class: plain accuracy is balanced accuracy"
+        return f"{split} split: balanced, {number_of(high, 'image')} a class: plain accuracy is balanced accuracy"
     return f"{split} split: imbalanced {high / low:.3g}x: read balanced accuracy beside plain accuracy"
 
 
@@ -237,7 +238,7 @@ def _verdict(tail: dict[str, Any], counts: np.ndarray) -> list[str]:
         return []
     few = tail["classes_under_5"]
     words, method = tails.verdict(counts)
-    lines = [f"verdict: {words}; 80 % of the training images are in {tail['classes_holding_80_percent']:,} classes"]
+    lines = [f"verdict: {words}; 80 % of the training images are in {_classes(tail['classes_holding_80_percent'])}"]
     if few:
         lines.append(
             f"classes of fewer than 5 images: {few:,}; merge them with a related class, or report their answers as of "
@@ -286,7 +287,7 @@ def counts_figure(counts: np.ndarray, groups: Groups) -> "Figure":
     if len(present):
         empty = f", {len(counts) - len(present):,} without" if len(present) < len(counts) else ""
         axis.set_title(
-            f"{counts.sum():,} training images of {len(present):,} classes{empty}; "
+            f"{counts.sum():,} training images of {_classes(len(present))}{empty}; "
             f"imbalance {present.max() / present.min():.3g}x",
             loc="left",
             fontsize=10,
@@ -298,6 +299,10 @@ def counts_figure(counts: np.ndarray, groups: Groups) -> "Figure":
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _classes(n: int) -> str:
+    return number_of(n, "class")
 
 
 def _classes_hold(n: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from longtail.data import lists
 from longtail.data.table import SPLITS, ImageTable
-from longtail.errors import LongtailError
+from longtail.errors import NotHere
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def load(name: str, root: Path) -> ImageTable:
     missing = [f"{LISTED[name].stem}_{split}.txt" for split in LISTED[name].images if split not in found]
     if missing:
         folder = root.absolute() / LISTED[name].folder
-        raise LongtailError(f"{name} lacks {', '.join(missing)} in {folder}: longtail data prepare {name} says more.")
+        raise NotHere(f"{name} lacks {', '.join(missing)} in {folder}: longtail data prepare {name} says more.")
     return replace(lists.load_files(list(found.values()), root=root / LISTED[name].folder), name=name)
 
 

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from longtail.data.decode import BadImage, decode
+from longtail.data.decode import BadImage, MissingImage, decode
 from longtail.data.parallel import for_rows
 from longtail.errors import LongtailError
+from longtail.wording import number_of
 
 SPLITS = ("train", "val", "test")
 
@@ -80,7 +81,8 @@ class FileStore:
         try:
             return (self.root / self.name(i)).read_bytes()
         except OSError as error:
-            raise BadImage(f"{self.root / self.name(i)} cannot be read ({error.strerror}).") from error
+            kind = MissingImage if isinstance(error, FileNotFoundError) else BadImage
+            raise kind(f"{self.root / self.name(i)} cannot be read ({error.strerror}).") from error
 
     def name(self, i: int) -> str:
         return self.paths[i].as_py()
@@ -157,7 +159,7 @@ class ImageTable:
         sizes = ", ".join(f"{len(self.rows(split)):,} {split}" for split in SPLITS if len(self.rows(split)))
         counts = self.counts()
         present = counts[counts > 0]
-        lines = [f"{self.name}: {self.num_classes:,} classes, {sizes or 'no images'}"]
+        lines = [f"{self.name}: {number_of(self.num_classes, 'class')}, {sizes or 'no images'}"]
         if len(present):
             lines.append(
                 f"training images a class: largest {present.max():,}, smallest {present.min():,}, "
@@ -207,10 +209,10 @@ def in_memory(table: ImageTable, bad: dict[int, str] | None = None) -> ImageTabl
 
 def first_good(table: ImageTable) -> tuple[int, np.ndarray]:
     """The first row whose image can be decoded, and the image."""
-    reason = f"{table.name} has no images."
+    first = BadImage(f"{table.name} has no images.")
     for row in range(len(table)):
         try:
             return row, table.images.decode(row)
         except BadImage as error:
-            reason = str(error)
-    raise BadImage(reason)
+            first = error if row == 0 else first
+    raise first

@@ -30,6 +30,7 @@ import yaml
 
 from longtail.errors import LongtailError
 from longtail.record import record
+from longtail.wording import number_of
 
 _KEYS = {"name", "run", "seeds", "weights"}
 _STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
@@ -164,4 +165,4 @@ def summary(outcomes: Sequence[Outcome], jobs: Sequence[Job]) -> str:
     kinds = [outcome.how for outcome in outcomes]
     line = ", ".join(f"{kinds.count(how)} {how}" for how in ("done", "skipped", "failed", "stopped") if how in kinds)
     left = len(jobs) - len(outcomes)
-    return f"{len(jobs)} jobs: {line}" + (f", {left} not begun" if left else "")
+    return f"{number_of(len(jobs), 'job')}: {line}" + (f", {left} not begun" if left else "")

@@ -21,6 +21,7 @@ from longtail.errors import LongtailError
 from longtail.measure.metrics import HEADLINE, render
 from longtail.methods import settings_of
 from longtail.recipe import Recipe, Stage, from_dict, to_dict
+from longtail.wording import number_of
 
 
 def train_run(
@@ -46,7 +47,7 @@ def train_run(
         say(line)
     if dry_run or profiling:
         with tempfile.TemporaryDirectory() as folder, explained():
-            runner.rehearse(recipe, table, Path(folder), device, progress, workers, profiling)
+            runner.try_out(recipe, table, Path(folder), device, progress, workers, profiling)
         return []
     try:
         with explained(), _claimed(out, resume) as run:
@@ -107,10 +108,8 @@ def last_table(finished: list[stages.Finished], columns: Mapping[str, str] = HEA
     lines = ["", render(rows, columns), "the last epoch, answered as trained, in per cent"]
     for stage in finished:
         cost = "reused, trained in" if stage.reused else "trained in"
-        size = f"{stage.parameters / 1e6:.2f} M parameters"
-        lines.append(
-            f"  {stage.stage}: {stage.model}, {size}, {stage.epochs} epochs, {cost} {duration(3600 * stage.hours)}"
-        )
+        size = f"{stage.parameters / 1e6:.2f} M parameters, {number_of(stage.epochs, 'epoch')}"
+        lines.append(f"  {stage.stage}: {stage.model}, {size}, {cost} {duration(3600 * stage.hours)}")
     return "\n".join(lines)
 
 

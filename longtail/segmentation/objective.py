@@ -163,6 +163,8 @@ def build(
         raise LongtailError(f"segmentation has no method {method!r}{nearest(method, METHODS)}")
     if settings.get("bank", "ring") != "ring" or settings.get("kd_weight", 0):
         raise LongtailError("segmentation has no full bank and no distillation: leave bank and kd_weight out")
+    if settings.get("keys_of", "key") != "key" or settings.get("mixup", 0) or settings.get("both_views", False):
+        raise LongtailError("of an image's views a segmentation has its own: leave keys_of, mixup and both_views out")
     inner = build_objective(method, counts, dim, settings, key_dim)
     auxiliary = None
     if auxiliary_dim is not None and method == "gml":

@@ -23,7 +23,7 @@ from longtail.data.benchmarks import data_root
 from longtail.data.decode import BadImage, formats
 from longtail.data.folders import IMAGE_SUFFIXES
 from longtail.data.table import SPLITS, FileStore
-from longtail.errors import LongtailError
+from longtail.errors import LongtailError, NotHere
 from longtail.segmentation.masks import Coding, Masks
 from longtail.segmentation.table import PixelTable, different_sizes
 
@@ -47,7 +47,7 @@ def load(source: str | Path, *, root: str | Path | None = None) -> PixelTable:
     if not folder.is_dir():
         hint = "name the folder it is in with --data-root or LONGTAIL_DATA" if named else "give a folder of pairs"
         hint += ", or fetch it with `longtail data prepare ade20k`" if source == "ade20k" else ""
-        raise LongtailError(f"{folder.absolute()} is no folder: {hint}.")
+        raise NotHere(f"{folder.absolute()} is no folder: {hint}.")
     if (folder / "trainannot").is_dir():
         return camvid(folder)
     if (folder / "annotations" / "training").is_dir():

@@ -37,6 +37,7 @@ from longtail.segmentation.loader import IMAGENET_MEAN, IMAGENET_STD, PixelLoade
 from longtail.segmentation.metrics import Confusion
 from longtail.segmentation.model import PixelModel
 from longtail.segmentation.table import PixelTable
+from longtail.wording import number_of
 
 
 def run(
@@ -78,13 +79,15 @@ def check(recipe: Recipe, table: PixelTable) -> None:
             raise LongtailError("segmentation has no samplers, no head stage and no earlier start: leave them out")
         objective.build(stage.method, counts.tolist(), 8, stage.settings)
         learning_rate(stage.optim, 0.0, stage.epochs)
+        if stage.ema:
+            raise LongtailError("segmentation keeps no average of the weights: leave ema out")
         if stage.keys == "momentum":
             raise LongtailError("segmentation takes its keys from a teacher: name a run folder, or leave --teacher out")
         if stage.keys and stage.keys not in [other.name for other in recipe.stages]:
             trained.same_classes(table.classes, model.load(stage.keys).classes, stage.keys)
 
 
-def rehearse(
+def try_out(
     recipe: Recipe,
     table: PixelTable,
     folder: Path,
@@ -255,6 +258,6 @@ def describe(stage: Stage, pixels: Pixels) -> str:
     keys = f", keys from {stage.keys}" if stage.keys else ""
     return (
         f"{stage.method} {stage.settings or ''} on {pixels.architecture} over {stage.model}, stride "
-        f"{pixels.output_stride}, crops of {pixels.crop[1]} x {pixels.crop[0]}, {stage.epochs} epochs, "
+        f"{pixels.output_stride}, crops of {pixels.crop[1]} x {pixels.crop[0]}, {number_of(stage.epochs, 'epoch')}, "
         f"batch {stage.batch_size}{keys}"
     )

@@ -8,6 +8,7 @@ import numpy as np
 from longtail.data.decode import BadImage
 from longtail.data.table import SPLITS, ImageStore
 from longtail.segmentation.masks import Masks
+from longtail.wording import number_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class PixelTable:
     def summary(self) -> str:
         sizes = ", ".join(f"{len(self.rows(split)):,} {split}" for split in SPLITS if len(self.rows(split)))
         counts = self.counts()
-        lines = [f"{self.name}: {self.num_classes} classes, {sizes or 'no images'}"]
+        lines = [f"{self.name}: {number_of(self.num_classes, 'class')}, {sizes or 'no images'}"]
         if counts.any():
             share = counts / counts.sum()
             most, least = int(share.argmax()), int(np.where(counts > 0, share, np.inf).argmin())
@@ -75,7 +76,8 @@ class PixelTable:
             missing = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
             if missing:
                 some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-                lines.append(f"no training pixel of {len(missing)} classes, which will never be answered: {some}")
+                classes = number_of(len(missing), "class")
+                lines.append(f"no training pixel of {classes}, which will never be answered: {some}")
         return "\n".join(lines)
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from longtail.data.classes import plain
 from longtail.errors import LongtailError
 from longtail.recipe import nearest
+from longtail.wording import number_of
 
 PHOTO = ("a photo of a {}.",)
 SETS = ("photo", "simple", "openai")  # 1, 7 and 80 templates; the last two are CLIP's own, as open_clip has them
@@ -43,9 +44,10 @@ class Corpus:
             lines = [f"text: {templates}, no corpus of sentences"]
         else:
             without = [name for name, own in zip(self.names, self.sentences, strict=True) if not own]
-            lines = [f"text: {templates}, and {number:,} sentences from {self.source}"]
+            lines = [f"text: {templates}, and {number_of(number, 'sentence')} from {self.source}"]
             if without:
-                lines.append(f"no sentence about {len(without)} classes ({_some(without)}): their names alone are used")
+                classes = number_of(len(without), "class")
+                lines.append(f"no sentence about {classes} ({_some(without)}): the name alone is used")
         codes = [name for name in self.names if looks_like_code(name)]
         if codes:
             lines.append(

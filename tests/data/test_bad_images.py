@@ -96,7 +96,7 @@ def test_a_run_that_was_stopped_carries_on_without_the_image(tmp_path, monkeypat
     assert "images that cannot be used: 1;" in capsys.readouterr().out
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
     assert main(["evaluate", str(tmp_path / "run")]) == 0
-    assert "1 images could not be read and are left out" in capsys.readouterr().out
+    assert "could not be read and left out: 1 image\n" in capsys.readouterr().out
 
 
 def test_a_file_that_is_gone_is_skipped_by_a_teacher_and_its_student(tmp_path, monkeypatch, capsys):

@@ -164,7 +164,7 @@ def test_the_picture_has_all_in_it(profile, largest, classes, imbalance):
 
 def test_digits_have_the_benchmarks_groups():
     text = inspect_table(load("digits-lt")).render()
-    assert "many (> 100) 1 classes | medium (20 to 100) 4 classes | few (< 20) 5 classes" in text
+    assert "many (> 100) 1 class | medium (20 to 100) 4 classes | few (< 20) 5 classes" in text
     assert "test split: balanced, 50 images a class" in text
     assert "--method gml" in text
 

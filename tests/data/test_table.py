@@ -83,7 +83,7 @@ def test_images_that_cannot_be_decoded_are_left_out_where_that_is_asked_for(pixe
     assert held.classes == whole.classes
     assert (held.labels.tolist(), held.split.tolist()) == ([0, 0], [0, 2])
     assert (held.images.pixels == pixels[[1, 3]]).all()  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(BadImage, match="z cannot be decoded"):
+    with pytest.raises(BadImage, match="w cannot be decoded"):
         in_memory(table(BytesStore(pa.chunked_array([[b"x"] * 4]), pa.chunked_array([list("wxyz")]))), {})
 
 

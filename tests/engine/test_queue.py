@@ -114,11 +114,11 @@ def test_terminated_the_run_writes_a_checkpoint_and_the_queue_carries_on(tmp_pat
         finally:
             process.kill()
 
-    assert "1 jobs: 1 stopped" in start_and_stop(2)
+    assert "1 job: 1 stopped" in start_and_stop(2)
     assert any(state.iterdir())
     assert not (tmp_path / "results/long.json").exists()
     done = log.read_text().count("epoch ")
-    assert "1 jobs: 1 stopped" in start_and_stop(done + 2)
+    assert "1 job: 1 stopped" in start_and_stop(done + 2)
     assert "carrying on from epoch" in log.read_text()
 
 

@@ -11,7 +11,8 @@ from longtail.data.generated import counts_like, generated
 from longtail.data.listed import LISTED
 from longtail.engine.device import choose
 from longtail.engine.rehearsal import rehearse
-from longtail.errors import LongtailError
+from longtail.engine.stages import load_data
+from longtail.errors import LongtailError, NotHere
 from longtail.recipe import Data, Optim, Recipe, Stage
 from longtail.segmentation import rehearsal as pixel_rehearsal
 from longtail.segmentation.masks import VOID
@@ -113,3 +114,19 @@ def test_a_segmentation_on_generated_scenes_of_ade20ks_shape(tmp_path, capsys):
     assert 0 < student["loss"] < 100
     with pytest.raises(LongtailError, match="nothing is known of the shape of 'mine'"):
         pixel_rehearsal.generated("mine")
+
+
+def test_damaged_data_are_not_taken_for_missing_ones(tmp_path, capsys):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    (tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin").write_bytes(b"not enough")
+    assert main(["reproduce", "cifar10-lt-100-gml", "--dry-run", "--data-root", str(tmp_path), "--device", "cpu"]) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_lists_without_their_photographs_are_missing_data(tmp_path):
+    folder = tmp_path / "inat18"
+    folder.mkdir()
+    for split in ("train", "val"):
+        (folder / f"iNaturalist18_{split}.txt").write_text("a.jpg 0\nb.jpg 1\n")
+    with pytest.raises(NotHere, match=r"a\.jpg cannot be read"):
+        load_data(Data("inat18", root=str(tmp_path)))

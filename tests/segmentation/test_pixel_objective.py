@@ -207,6 +207,8 @@ def test_a_step_with_a_teacher():
         ("ncm", {}, "segmentation has no method 'ncm'"),
         ("gml", {"bank": "full"}, "no full bank"),
         ("gml", {"kd_weight": 1.0}, "no distillation"),
+        ("gml", {"keys_of": "class"}, "leave keys_of, mixup and both_views out"),
+        ("gml", {"both_views": True}, "leave keys_of, mixup and both_views out"),
         ("gml", {"k": 64, "k_m": 27}, "cannot hold k_m=27 rows for each of 4 classes"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_class_without_a_pixel_is_said(tmp_path):
         file.write("unicorn,1,2,3\n")
     table = sources.load(source)
     assert table.counts()[-1] == 0
-    assert "no training pixel of 1 classes, which will never be answered: unicorn" in table.summary()
+    assert "no training pixel of 1 class, which will never be answered: unicorn" in table.summary()
 
 
 def test_what_does_not_fit_together(tmp_path):

@@ -61,7 +61,7 @@ def test_a_class_without_sentences_falls_back_to_its_name(tmp_path):
     assert corpus.of_class(2) == ["a photo of a 猫.", "猫は鳴く。"]
     assert corpus.report() == [
         "text: 1 template around the class name, and 3 sentences from corpus.jsonl",
-        "no sentence about 1 classes (Żubr): their names alone are used",
+        "no sentence about 1 class (Żubr): the name alone is used",
     ]
 
 

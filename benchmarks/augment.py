@@ -19,7 +19,7 @@ from PIL import Image, ImageFilter
 from timm.data.auto_augment import rand_augment_transform
 from torchvision import transforms
 
-from benchmarks.harness import medians_ms, write_result
+from benchmarks.harness import medians_ms, peak_mb, write_result
 from longtail.data.augment import ImageFormat
 from longtail.data.batch_augment import IMAGENET_GREY, named, normalise
 from longtail.data.decode import decode
@@ -106,6 +106,10 @@ def large(names: tuple[str, ...], peer: dict[str, Callable]) -> dict[str, Callab
     }
 
 
+def one_of(make: Callable[..., dict[str, Callable[[], Any]]], names: tuple[str, ...], key: str) -> Callable[[], Any]:
+    return make(names, peers())[key]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=10)
@@ -121,7 +125,8 @@ def main() -> None:
             gain = (
                 rate.get("workers", rate["here"]) / rate["torchvision"]
             )  # in what a core that feeds a training can do
-            rows.append({"images": size, "views": names, "images_per_second": rate, "gain": gain})
+            memory = {key: peak_mb(one_of, make, names, key) for key in rate}
+            rows.append({"images": size, "views": names, "images_per_second": rate, "gain": gain, "peak_mb": memory})
             cells = "".join(f"{rate[column]:13,.0f}" if column in rate else f"{'':13s}" for column in columns)
             print(f"{size:10s}{', '.join(names):35s}{cells}{gain:7.1f}x", flush=True)
     print(write_result("augment", {"rows": rows}))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.harness import medians_ms, write_result
+from benchmarks.harness import medians_ms, peak_mb, write_result
 from benchmarks.step import endless, noise, whole_step
 from longtail.engine import device as devices
 from longtail.engine.inputs import Inputs
@@ -62,6 +62,16 @@ def step_of(name: str, place: devices.Device) -> Callable[[], None]:
     return whole_step(method, stage, endless(inputs.train(stage, method.views)), place)
 
 
+def kept_mb(name: str) -> float:
+    """What the teacher said, as it is kept between the steps: features for a bank, scores for distillation."""
+    settings, pictures = WAYS[name]
+    images = len(noise().rows("train"))
+    ring = settings.get("k", 0) * 64 if name != FLOOR else 0
+    full = images * max(1, settings.get("bank_views", 0)) * 64 if settings.get("bank") == "full" else 0
+    said = pictures * images * (100 + (64 if settings.get("keys_of") == "class" else 0))
+    return (ring + full + said) * 4 / 2**20
+
+
 def asking(place: devices.Device) -> Callable[[], None]:
     """The teacher on one view of a batch, as it is asked beforehand; loading and augmenting that view is an epoch's."""
     teacher = backbones.build("resnet56").eval().to(memory_format=place.memory_format)  # type: ignore[call-overload]
@@ -88,8 +98,13 @@ def main() -> None:
     for name, value in ms.items():
         whole = value + asked * WAYS[name][1] / EPOCHS
         ratio = whole / ms[FLOOR]
-        rows.append({"name": name, "step_ms": value, "with_asking_ms": whole, "ratio": ratio})
-        print(f"  {name:40s}{value:9.1f} ms{whole:9.1f} with what was asked before{ratio:7.2f}x")
+        row = {"name": name, "step_ms": value, "with_asking_ms": whole, "ratio": ratio}
+        row |= {"peak_mb": peak_mb(step_of, name, place), "kept_mb": kept_mb(name)}
+        rows.append(row)
+        print(
+            f"  {name:40s}{value:9.1f} ms{whole:9.1f} with what was asked before{ratio:7.2f}x"
+            f"{row['peak_mb']:9.0f} MB a step{row['kept_mb']:7.1f} MB kept"
+        )
     result = {"target": TARGET, "epochs": EPOCHS, "pictures": PICTURES, "asking_ms": asked, "rows": rows}
     print(write_result("less_teacher", result))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from benchmarks.harness import medians_ms, write_result
+from benchmarks.harness import medians_ms, peak_mb, write_result
 from longtail.data import tails
 from longtail.data.loader import Loader
 from longtail.data.table import SPLITS, ImageTable, PixelStore
@@ -31,6 +31,24 @@ TARGET = 1.15
 
 def main(repeats: int = 15) -> None:
     place = devices.choose()
+    milliseconds = medians_ms(functions_of(place), repeats)
+    floor = milliseconds["floor"]
+    print(f"{place}, {torch.get_num_threads()} threads, median of {repeats}")
+    for name, value in milliseconds.items():
+        print(f"  {name:28s} {value:8.1f} ms   {value / floor:5.2f} of the floor")
+    ratio = milliseconds["step"] / floor
+    memory = {name: peak_mb(one_of, place, name) for name in ("floor", "step")}
+    print(f"step / floor = {ratio:.2f} (target {TARGET}), {128e3 / milliseconds['step']:.0f} images/s")
+    print(f"memory: {memory['floor']:.0f} MB the floor, {memory['step']:.0f} MB the step")
+    result = {"target": TARGET, "ratio": ratio, "ms": milliseconds, "peak_mb": memory, "device": str(place)}
+    print(write_result("step", result))
+
+
+def one_of(place: devices.Device, name: str) -> Callable[[], object]:
+    return functions_of(place)[name]
+
+
+def functions_of(place: devices.Device) -> dict[str, Callable[[], object]]:
     table = noise()
     stage = Stage(method="gml", augment="autoaugment", settings={"k": 4096, "kd_weight": 1.0})
     torch.manual_seed(0)
@@ -43,15 +61,7 @@ def main(repeats: int = 15) -> None:
     )
     method.to(place.torch, memory_format=place.memory_format)  # type: ignore[call-overload]
     inputs = Inputs.of(Recipe(Data("cifar100-lt"), (stage,)), table, place)
-    functions = parts(method, stage, inputs, place)
-    milliseconds = medians_ms(functions, repeats)
-    floor = milliseconds["floor"]
-    print(f"{place}, {torch.get_num_threads()} threads, median of {repeats}")
-    for name, value in milliseconds.items():
-        print(f"  {name:28s} {value:8.1f} ms   {value / floor:5.2f} of the floor")
-    ratio = milliseconds["step"] / floor
-    print(f"step / floor = {ratio:.2f} (target {TARGET}), {128e3 / milliseconds['step']:.0f} images/s")
-    write_result("step", {"target": TARGET, "ratio": ratio, "ms": milliseconds, "device": str(place)})
+    return parts(method, stage, inputs, place)
 
 
 def noise() -> ImageTable:

@@ -10,8 +10,9 @@
 A `run` may also begin with the name of a module, as `longtail.small_clip` is one: it takes --out and --resume too.
 
 `{NAME}` is what is kept of an earlier job under results/, so that a student may run on another day than its teacher and
-on another machine, and names a folder that everybody has; the folder of its run where no weights are kept. A run is a
-process of its own, so that one which fails takes nothing with it.
+on another machine, and names a folder that everybody has; the folder of its run where no weights are kept, and where
+that is not on this machine the job runs again, for its weights alone. A run is a process of its own, so that one which
+fails takes nothing with it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from longtail.errors import LongtailError
 from longtail.record import record
 from longtail.wording import number_of
 
+_NAMED = re.compile(r"\{([\w.-]+)\}")
 _KEYS = {"name", "run", "seeds", "weights"}
 _STOPPED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 
@@ -97,13 +99,20 @@ def work(
     say: Callable[[str], None] = print,
 ) -> list[Outcome]:
     """Run what has no result yet, in order. A signal to this process reaches the run, which writes a checkpoint."""
-    outcomes = []
+    outcomes, named = [], {job.name: job for job in jobs}
     for number, job in enumerate(jobs, 1):
         if (results / f"{job.name}.json").exists():
             outcomes.append(Outcome(job, "skipped", "has a result"))
             continue
-        say(f"[{number}/{len(jobs)}] {job.name}: {job.command}")
-        outcome = _run(job, runs, results)
+        recorded = [named[n] for n in _needed(job) if n in named and (results / f"{n}.json").exists()]
+        again = [earlier for earlier in recorded if _folder(earlier.name, runs, results) is None]
+        for earlier in again:
+            say(f"[{number}/{len(jobs)}] {earlier.name}: again, for its weights are not here and {job.name} needs them")
+        outcome = Outcome(job, "done")
+        for one in (*again, job):
+            if outcome.how == "done":
+                say(f"[{number}/{len(jobs)}] {one.name}: {one.command}")
+                outcome = replace(_run(one, runs, results), job=job)
         outcomes.append(outcome)
         say(f"[{number}/{len(jobs)}] {job.name}: {outcome.how}{f', {outcome.why}' if outcome.why else ''}")
         if outcome.how == "stopped":
@@ -127,7 +136,8 @@ def _run(job: Job, runs: Path, results: Path) -> Outcome:
         return Outcome(job, "stopped", f"carry on with the same command; {log} is its log")
     if code:
         return Outcome(job, "failed", f"exit code {code}: {_last_line(log)}")
-    record(folder, job.name, results, keep_weights=job.weights)
+    if not (results / f"{job.name}.json").exists():  # what is recorded stays: another machine rounds otherwise
+        record(folder, job.name, results, keep_weights=job.weights)
     return Outcome(job, "done")
 
 
@@ -144,16 +154,25 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         signal.signal(signal.SIGTERM, previous)
 
 
+def _needed(job: Job) -> list[str]:
+    """The jobs that it starts from."""
+    return [name for argument in job.arguments for name in _NAMED.findall(argument)]
+
+
 def _resolved(argument: str, runs: Path, results: Path) -> str:
     """`{NAME}` becomes a folder with that job's final weights."""
 
     def folder(match: re.Match[str]) -> str:
-        for place in (results / "runs" / match[1], runs / match[1]):
-            if (place / "model.safetensors").exists():
-                return str(place)
-        raise LongtailError(f"there is no finished run of {match[1]!r}, which this job starts from")
+        if (place := _folder(match[1], runs, results)) is None:
+            raise LongtailError(f"there is no finished run of {match[1]!r}, which this job starts from")
+        return str(place)
 
-    return re.sub(r"\{([\w.-]+)\}", folder, argument)
+    return _NAMED.sub(folder, argument)
+
+
+def _folder(name: str, runs: Path, results: Path) -> Path | None:
+    places = (results / "runs" / name, runs / name)
+    return next((place for place in places if (place / "model.safetensors").exists()), None)
 
 
 def _last_line(log: Path) -> str:

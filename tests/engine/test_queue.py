@@ -83,6 +83,20 @@ def test_done_is_recorded_and_skipped_and_a_failure_takes_nothing_with_it(tmp_pa
     assert "2 skipped, 2 failed" in queue.summary(again, jobs)
 
 
+def test_a_teacher_whose_weights_are_on_another_machine_is_trained_again_and_not_recorded_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("LONGTAIL_CACHE", str(tmp_path / "cache"))
+    teacher = Job("teacher", (*TINY.split(), "--method", "logit_adjusted"), weights=False)
+    student = Job("student", (*TINY.split(), "--method", "gml", "--teacher", "{teacher}"), weights=False)
+    results, said = tmp_path / "results", []
+    work([teacher], tmp_path / "there", results, say=said.append)
+    recorded = (results / "teacher.json").read_bytes()
+    outcomes = work([teacher, student], tmp_path / "here", results, say=said.append)
+    assert [outcome.how for outcome in outcomes] == ["skipped", "done"]
+    assert "[2/2] teacher: again, for its weights are not here and student needs them" in said
+    assert (results / "teacher.json").read_bytes() == recorded
+    assert not (results / "runs/teacher/model.safetensors").exists()
+
+
 def test_a_teacher_is_found_where_its_record_is_kept(tmp_path):
     kept = tmp_path / "results/runs/plain"
     kept.mkdir(parents=True)

@@ -59,7 +59,9 @@ def lines(results: Path = RESULTS) -> Iterator[Line]:
         yield Line(f"{name}: gain of bfloat16", gain, at_least=wanted)
         # The similarities themselves, and two more.
         bound = 3.0 if shape["target"] else None
-        yield Line(f"{name}: memory in similarity matrices", shape["memory_matrices"]["both"], bound, unit="")
+        for precision, how in (("float32", "both"), ("bfloat16", "in_bf16")):
+            memory = shape["memory_matrices"][how]
+            yield Line(f"{name}: memory in similarity matrices, {precision}", memory, bound, unit="")
     for shape in found.get("reembed", {}).get("shapes", []):
         for way, ms in shape["ms"].items():
             if way != "all, autocast":

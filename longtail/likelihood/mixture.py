@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from longtail.segments import LOWEST, Segments
 
 LOG_2 = math.log(2)
-BLOCK = 2**20  # similarities worked on at a time on a CPU: they stay in its cache
+BLOCK = 2**19  # similarities worked on at a time on a CPU: they stay in its cache, and a cast of their keys is small
 
 F = TypeVar("F", bound=Callable[..., Any])
 

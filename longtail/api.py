@@ -87,7 +87,7 @@ def train(
     else:
         table = benchmarks.load(data, imbalance=imbalance)
     name = str(data) if named else table.name if table.name in benchmarks.BENCHMARKS else f"{table.name} (in Python)"
-    source = Data(name, imbalance=imbalance or benchmarks.BENCHMARKS.get(name), val_fraction=hold_out)
+    source = Data(name, imbalance=imbalance or benchmarks.CUT.get(name), val_fraction=hold_out)
     table = stages.ready(table, source, (lambda line: None) if quiet else print)
     size = getattr(table.images, "pixels", None)
     recipe, why = derive(

@@ -113,7 +113,7 @@ def train(
         profile: time the parts of a step (load, augment, teacher, forward, likelihood, backward, optimiser), then stop.
     """
     from longtail import recipe as recipes
-    from longtail.data.benchmarks import BENCHMARKS
+    from longtail.data.benchmarks import CUT
     from longtail.engine import device as devices
     from longtail.engine.stages import load_data
     from longtail.recipes.change import change
@@ -164,7 +164,7 @@ def train(
         if clip and model:
             raise LongtailError("--clip stands in the place of --model: give one of them")
         root = str(data_root) if data_root else None
-        imbalance = imbalance or BENCHMARKS.get(data)
+        imbalance = imbalance or CUT.get(data)
         source = recipes.Data(
             data,
             root,

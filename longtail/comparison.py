@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.data.benchmarks import BENCHMARKS
+from longtail.data.benchmarks import CUT, is_benchmark
 from longtail.engine import queue, stages
 from longtail.engine.queue import Job, Outcome
 from longtail.errors import LongtailError
@@ -107,8 +107,7 @@ def compare(
     ]
     _claim(out, jobs)
     outcomes = queue.work(jobs, out / "runs", out / "results", say)
-    benchmark = data.endswith("-lt")
-    groups = (by_threshold if benchmark else by_terciles)(table.counts())
+    groups = (by_threshold if is_benchmark(data) else by_terciles)(table.counts())
     return _written(out, data, budget, seeds, methods, jobs, outcomes, groups)
 
 
@@ -117,7 +116,7 @@ def compare(
 
 def _data(source: str, dials: Mapping[str, Any]) -> Data:
     root = dials.get("data_root")
-    imbalance = dials.get("imbalance") or BENCHMARKS.get(source)
+    imbalance = dials.get("imbalance") or CUT.get(source)
     return Data(source, None if root is None else str(root), imbalance, val_fraction=dials.get("hold_out", 0.0))
 
 

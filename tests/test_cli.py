@@ -114,6 +114,20 @@ def test_my_images_and_nothing_else_said(tmp_path, monkeypatch, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my_images"]
 
 
+def test_a_benchmark_that_is_lists_is_taken_as_it_is(tmp_path, capsys):
+    from PIL import Image
+
+    (tmp_path / "imagenet-lt").mkdir()
+    for split, labels in {"train": [0] * 9 + [1], "val": [0, 1], "test": [0, 1]}.items():
+        for i in range(len(labels)):
+            Image.new("RGB", (80, 80), (i, 0, 0)).save(tmp_path / "imagenet-lt" / f"{split}{i}.png")
+        lines = [f"{split}{i}.png {label}\n" for i, label in enumerate(labels)]
+        (tmp_path / "imagenet-lt" / f"ImageNet_LT_{split}.txt").write_text("".join(lines))
+    command = ["train", "imagenet-lt", "--data-root", str(tmp_path), "--from-scratch"]
+    assert main([*command, "--print-config"]) == 0  # it was cut once more, and had no image of the rare classes left
+    assert json.loads(capsys.readouterr().out)["data"]["imbalance"] is None
+
+
 def test_a_warning_is_one_line_without_code(tmp_path):
     from PIL import Image
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from longtail.data import tails
+from longtail.data.benchmarks import is_benchmark
 from longtail.errors import LongtailError
 from longtail.methods import find, settings_of
 from longtail.models.backbone import is_clip
@@ -82,7 +83,6 @@ def derive(
         stages = _with_teacher(stages, teacher)
     if first_stage is not None:
         stages = _with_first_stage(method, stages, first_stage)
-    benchmark = data.source.endswith("-lt")
     return Recipe(
         data=data,
         stages=stages,
@@ -90,7 +90,7 @@ def derive(
         seed=seed,
         precision=precision,
         evaluate_every=max(1, base.epochs // 10),
-        groups="threshold" if benchmark else "terciles",
+        groups="threshold" if is_benchmark(data.source) else "terciles",
     ), why
 
 
@@ -103,9 +103,9 @@ def _schedule(stage: Stage) -> str:
 
 
 def _augmentation(source: str, small: bool) -> str:
-    if source.startswith("cifar"):
+    if is_benchmark(source, "cifar"):
         return "autoaugment"
-    if source.startswith("digits"):
+    if is_benchmark(source, "digits"):
         return "shift"  # a mirrored digit is another sign
     return "weak" if small else "randaugment"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.data.benchmarks import CUT, is_benchmark
+from longtail.data.benchmarks import is_benchmark
 from longtail.engine import queue, stages
 from longtail.engine.queue import Job, Outcome
 from longtail.errors import LongtailError
@@ -25,6 +25,7 @@ from longtail.measure.metrics import HEADLINE, Spread, render, spread
 from longtail.measure.per_class import read_csv
 from longtail.methods import find
 from longtail.recipe import Data
+from longtail.recipes.change import data_of
 from longtail.recipes.derive import derive
 
 BUDGETS = ("total", "stage")
@@ -116,8 +117,8 @@ def compare(
 
 def _data(source: str, dials: Mapping[str, Any]) -> Data:
     root = dials.get("data_root")
-    imbalance = dials.get("imbalance") or CUT.get(source)
-    return Data(source, None if root is None else str(root), imbalance, val_fraction=dials.get("hold_out", 0.0))
+    held_out = dials.get("hold_out", 0.0)
+    return data_of(Data(source, None if root is None else str(root), dials.get("imbalance"), val_fraction=held_out), [])
 
 
 def _lengths(

@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from longtail.cli import main
+from longtail.engine.stages import load_data
 
 
 def longtail(*arguments, cwd):
@@ -92,12 +94,7 @@ def test_a_mistyped_flag_is_answered_with_the_nearest(capsys):
 
 
 def test_my_images_and_nothing_else_said(tmp_path, monkeypatch, capsys):
-    from PIL import Image
-
-    for label, n in {"okapi": 40, "zebra": 12, "emu": 4}.items():
-        (tmp_path / "my_images" / label).mkdir(parents=True)
-        for i in range(n):
-            Image.new("RGB", (90, 70), (6 * i, n, 0)).save(tmp_path / "my_images" / label / f"{i}.png")
+    my_images(tmp_path / "my_images", {"okapi": 40, "zebra": 12, "emu": 4})
     monkeypatch.chdir(tmp_path)
     assert main(["train", "my_images/", "--model", "small", "--from-scratch", "--dry-run", "--workers", "0"]) == 0
     printed = capsys.readouterr().out
@@ -112,6 +109,59 @@ def test_my_images_and_nothing_else_said(tmp_path, monkeypatch, capsys):
     ):
         assert line in printed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my_images"]
+
+
+def my_images(folder, counts):
+    from PIL import Image
+
+    for label, n in counts.items():
+        (folder / label).mkdir(parents=True)
+        for i in range(n):
+            Image.new("RGB", (90, 70), (6 * i, n, 0)).save(folder / label / f"{i}.png")
+    return folder
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """The recipes and tables of trainings, which are not trained."""
+    found = []
+    monkeypatch.setattr(
+        "longtail.engine.session.train_run", lambda recipe, table, *_, **__: found.append((recipe, table))
+    )
+    return found
+
+
+def test_data_are_loaded_as_the_config_will_say(tmp_path, begun):
+    """Or `evaluate`, which reads the config, asks about images that were trained on."""
+    mine = my_images(tmp_path / "mine", {"okapi": 20, "zebra": 10})
+    command = ["train", str(mine), "--method", "cross_entropy", "--set", "data.test_fraction=0.6"]
+    assert main([*command, "--set", "data.val_fraction=0.25"]) == 0
+    recipe, table = begun[0]
+    assert (recipe.data.test_fraction, recipe.data.val_fraction) == (0.6, 0.25)
+    assert np.array_equal(table.split, load_data(recipe.data).split)
+    assert len(table.rows("test")) == 18
+    assert main(["train", "digits-lt", "--set", "data.imbalance=5"]) == 0
+    recipe, table = begun[1]
+    assert table.counts().max() / table.counts().min() < 6
+    assert np.array_equal(table.images.pixels, load_data(recipe.data).images.pixels)
+
+
+def test_a_config_hears_three_dials_and_refuses_the_others(tmp_path, begun, capsys):
+    assert main(["train", "digits-lt", "--method", "cross_entropy", "--seed", "3", "--print-config"]) == 0
+    config = tmp_path / "config.json"
+    config.write_text(capsys.readouterr().out)
+    assert main(["train", "--config", str(config)]) == 0
+    assert (begun[0][0].seed, begun[0][0].precision) == (3, "auto")
+    assert main(["train", "--config", str(config), "--seed=0", "--precision=float32", f"--data-root={tmp_path}"]) == 0
+    recipe, _ = begun[1]
+    assert (recipe.seed, recipe.precision, recipe.data.root) == (0, "float32", str(tmp_path))
+    for option in ("--epochs=7", "--method=gml", "--lr=0.1", "--hold-out=0.1", "--subset-seed=1", "--from-scratch"):
+        assert main(["train", "--config", str(config), option]) == 2
+        name = option.partition("=")[0]
+        assert capsys.readouterr().err == f"longtail: {name} is said by {config}: leave it out, or say it with --set\n"
+    assert main(["train", "digits-lt", "--config", str(config)]) == 2
+    assert "leave 'digits-lt' out, or say --set data.source=digits-lt" in capsys.readouterr().err
+    assert len(begun) == 2
 
 
 def test_a_benchmark_that_is_lists_is_taken_as_it_is(tmp_path, capsys):

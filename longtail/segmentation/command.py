@@ -17,19 +17,13 @@ from longtail.segmentation.table import PixelTable
 TASK = {"runner": stages, "columns": metrics.HEADLINE}
 
 
-def refuse(**given: bool) -> None:
-    """What was asked for and means nothing to pixels is refused, not ignored."""
-    for name, asked in given.items():
-        if asked:
-            raise LongtailError(f"--{name.replace('_', '-')} is for classifiers of images: a segmentation has none")
+def table_of(recipe: recipes.Recipe) -> PixelTable:
+    stages.pixels_of(recipe)
+    return sources.load(recipe.data.source, root=recipe.data.root)
 
 
-def recipe_of(config: Path | None, data: recipes.Data, **dials: Any) -> tuple[recipes.Recipe, PixelTable, list[str]]:
+def recipe_of(data: recipes.Data, **dials: Any) -> tuple[recipes.Recipe, PixelTable, list[str]]:
     """`longtail train --task segmentation`: the recipe, the data, and the reasons for what was not said."""
-    if config is not None:
-        recipe = recipes.load(config)
-        stages.pixels_of(recipe)
-        return recipe, sources.load(recipe.data.source, root=recipe.data.root), []
     if not data.source:
         raise LongtailError("say what to train on: camvid, ade20k, or a folder with images, masks and classes.csv")
     table = sources.load(data.source, root=data.root)

@@ -208,6 +208,16 @@ def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys)
     assert "--hold-out is for classifiers" in refused("--hold-out", "0.1")
     assert main(["train", "digits-lt", "--alpha", "0.5", "--dry-run"]) == 2
     assert "--alpha is for --task segmentation" in capsys.readouterr().err
+    assert "--first-stage is for classifiers" in refused("--first-stage", "runs/first")
+    assert "--subset-seed is for classifiers" in refused("--subset-seed", "1")
+    assert "nowhere is no folder" in refused("--set", "data.source=nowhere")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(to_dict(recipe_of(scenes))))
+    capsys.readouterr()
+    assert main(["train", "--config", str(config), "--seed", "5", "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["seed"] == 5
+    assert main(["train", "--config", str(config), "--epochs", "5", "--out", str(tmp_path / "run")]) == 2
+    assert "--epochs is said by" in capsys.readouterr().err
     assert "'pixels.crops'" in refused("--set", "pixels.crops=3") or "crops" in refused("--set", "pixels.crops=3")
 
 

@@ -77,12 +77,17 @@ def load(
     elif name in CUT:
         table = digits() if name == "digits-lt" else cifar(10 if name == "cifar10-lt" else 100, data_root(root))
         imbalance = CUT[name] if imbalance is None else imbalance
-        return in_memory(tails.cut(table, imbalance, profile, subset_seed))
     elif re.fullmatch(r"[\w-]+", name) and not Path(name).exists():
         raise LongtailError(f"There is no benchmark and no file {name!r}; the benchmarks are {', '.join(BENCHMARKS)}.")
     else:
         table = sources.load(source, root=root, columns=columns)
-    return table if imbalance is None else tails.cut(table, imbalance, profile, subset_seed)
+    if imbalance is not None:
+        table = tails.cut(table, imbalance, profile, subset_seed)
+    if name not in BENCHMARKS:
+        return table
+    again = {"source": name, "root": None if root is None else str(root), "imbalance": imbalance}
+    again |= {"profile": profile, "subset_seed": subset_seed}
+    return replace(in_memory(table) if name in CUT else table, loaded=again)
 
 
 def _needed(folder: Path) -> Path:

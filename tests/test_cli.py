@@ -72,6 +72,16 @@ def test_dry_run_writes_nothing(tmp_path):
         (["digits-lt", "--set", "optim.lrr=3"], "did you mean 'lr'"),
         (["digits-lt", "--set", "k=5"], "lower k_m"),
         (["digits-lt", "--teacher", "no/run/"], "no/run"),
+        (["digits-lt", "--method=cross_entropy", "--teacher=resnet56"], "cross_entropy has no stage with a teacher"),
+        (["digits-lt", "--method=paco", "--teacher=resnet56"], "paco has no stage with a teacher"),
+        (["digits-lt", "--lr", "0"], "--lr: 0 moves no weight"),
+        (["digits-lt", "--epochs", "-1"], "longtail: --epochs: -1 is less than 0"),
+        (["digits-lt", "--batch-size", "0"], "--batch-size: 0 is less than 1"),
+        (["digits-lt", "--seed", "-1"], "--seed: -1 is less than 0"),
+        (["digits-lt", "--subset-seed", "-1"], "--subset-seed: -1 is less than 0"),
+        (["digits-lt", "--imbalance", "0"], "an imbalance of 1 or more"),
+        (["digits-lt", "--device", "bogus"], "--device is auto, cpu, cuda or mps, not 'bogus'"),
+        (["digits-lt", "--device", "cuda:99"], "this machine has no device 'cuda:99'"),
         (["--config", "none.json"], "cannot read the config"),
         ([], "say what to train on"),
     ],
@@ -84,6 +94,11 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tmp_path, monkeypatch, cap
     assert error.startswith("longtail: ")
     assert error.count("\n") == 1
     assert not any(tmp_path.iterdir())
+
+
+def test_a_demo_without_seeds_is_refused(tmp_path, capsys):
+    assert main(["demo", "--seeds", "0", "--out", str(tmp_path / "demo")]) == 2
+    assert capsys.readouterr().err == "longtail: --seeds is 1 or more, not 0\n"
 
 
 def test_a_mistyped_flag_is_answered_with_the_nearest(capsys):

@@ -74,6 +74,8 @@ def predict(
     run.check_head(head)
     if not 1 <= top <= len(run.classes):
         raise LongtailError(f"--top must lie between 1 and the number of classes, {len(run.classes)}, not {top}")
+    if batch_size < 1:
+        raise LongtailError(f"--batch-size is 1 or more, not {batch_size}")
     mask_c = ruled_out(run.classes, absent)
     word = prior if isinstance(prior, str) else ""
     batches: Iterable[tuple[list[Outcome], Tensor]] = _scored(

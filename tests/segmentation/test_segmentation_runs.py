@@ -188,8 +188,15 @@ def test_evaluate_on_the_command_line(trained, scenes, tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(trained), "--split", "val", "--device", "cpu"]) == 2
     assert "no images in a split 'val': it has train, test" in capsys.readouterr().err
-    assert main(["evaluate", str(trained), "--head", "kernel"]) == 2
-    assert "--head is for classifiers of images" in capsys.readouterr().err
+    image = str(scenes / "images/test/000.png")
+    for command in (
+        ("evaluate", "--head", "kernel"),
+        ("predict", image, "--resize"),
+        ("predict", image, "--batch-size", "8"),
+        ("export", "--images", image),
+    ):
+        assert main([command[0], str(trained), *command[1:]]) == 2
+        assert "is for classifiers of images" in capsys.readouterr().err
 
 
 def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys):
@@ -209,6 +216,9 @@ def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys)
     assert main(["train", "digits-lt", "--alpha", "0.5", "--dry-run"]) == 2
     assert "--alpha is for --task segmentation" in capsys.readouterr().err
     assert "--first-stage is for classifiers" in refused("--first-stage", "runs/first")
+    assert "cross_entropy has no stage with a teacher" in refused("--method=cross_entropy", "--teacher=runs/first/")
+    assert "--lr: 0 moves no weight" in refused("--lr", "0")
+    assert "--epochs: -1 is less than 0" in refused("--epochs", "-1")
     assert "--subset-seed is for classifiers" in refused("--subset-seed", "1")
     assert "nowhere is no folder" in refused("--set", "data.source=nowhere")
     config = tmp_path / "config.json"

@@ -8,7 +8,7 @@ from typing import Any
 
 from longtail import recipe as recipes
 from longtail.errors import LongtailError
-from longtail.files import write_json
+from longtail.files import told_apart, write_json
 from longtail.measure.metrics import render
 from longtail.segmentation import metrics, sources, stages
 from longtail.segmentation.recipes import derive
@@ -39,7 +39,8 @@ def evaluate(run: Path, data: str | None, split: str | None, prior: str | None, 
     split = split or stages.tested(opened.table)
     matrix = answers.evaluate(opened, prior, split)
     summary = metrics.summarise(matrix, opened.groups)
-    out = out or run / "eval" / f"{split}-{Path(prior).stem}"
+    name = f"{split}-{Path(prior).stem}" + (f"-{opened.table.name}" if data else "")
+    out = out or run / "eval" / told_apart(name, "" if prior in answers.WORDS else prior, data or "")
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "report.json", {"prior": prior, "split": split, "summary": summary, "confusion": matrix.tolist()})
     metrics.write_csv(out / "per_class.csv", matrix, opened.model.classes, opened.table.counts(), opened.groups)

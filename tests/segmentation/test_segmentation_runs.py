@@ -179,7 +179,8 @@ def test_evaluate_on_the_command_line(trained, scenes, tmp_path, capsys):
     prior = tmp_path / "prior.csv"
     prior.write_text("sky,0.5\nground,0.5\nbox,0\nball,0\n")
     assert main(["evaluate", str(trained), "--prior", str(prior), "--data", str(scenes), "--device", "cpu"]) == 0
-    saved = json.loads((trained / "eval/test-prior/report.json").read_text())
+    (folder,) = (trained / "eval").glob("test-prior-*")  # named apart from what another prior.csv or --data is called
+    saved = json.loads((folder / "report.json").read_text())
     assert np.array(saved["confusion"])[:, 2:].sum() == 0  # what cannot be there is not answered
     assert main(["evaluate", str(trained), "--prior", "nowhere", "--device", "cpu"]) == 2
     assert main(["evaluate", str(trained), "--split", "train", "--device", "cpu"]) == 0

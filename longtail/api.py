@@ -269,8 +269,9 @@ def compare(
 ) -> Comparison:
     """Train methods on the same data under equal budgets and several seeds; carries on where it was cut off.
 
-    Every cell is a `longtail train` of its own, so one that fails takes nothing with it; `dials` are that command's
-    options. `budget="total"` gives all methods the epochs of the longest, stages such as a teacher's counted.
+    Every cell is a `longtail train` of its own, so one that fails takes nothing with it; `dials` are those of that
+    command's options that methods can share, such as `model` and `imbalance`. `budget="total"` gives all methods the
+    epochs of the longest, stages such as a teacher's counted.
 
     >>> import longtail as lt
     >>> methods = ["cross_entropy", "logit_adjusted"]

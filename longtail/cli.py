@@ -21,6 +21,10 @@ from longtail.segmentation import is_segmentation
 Positional = tyro.conf.Positional
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
+ABOUT = (
+    "Train image classifiers when a few classes have most of the pictures, and use them where the class mix differs "
+    "again. `longtail --version` says which longtail this is."
+)
 NOT_OF_PIXELS = "is for classifiers of images: a segmentation has none"
 
 
@@ -83,7 +87,8 @@ def train(
     """Train on a benchmark's name, a folder, or a list file. What is not said is derived from the data, and printed.
 
     Args:
-        data: digits-lt, cifar10-lt, cifar100-lt, or the path of your images; for pixels camvid, ade20k, or your folder.
+        data: digits-lt, cifar10-lt, cifar100-lt, imagenet-lt, places-lt, inat18, imagenet (balanced), or the path of
+            your images; for pixels camvid, ade20k, or your folder.
         task: classification, or segmentation of pixels.
         method: see `longtail list methods`; gml, or cross_entropy where there is no tail, if not said.
         alpha: what multiplies the log prior of a segmentation in training; 1 if not said.
@@ -269,12 +274,12 @@ def evaluate(
         run: the run folder.
         data: other images than the run's own, with the same class names: a folder, a list, parquet.
         split: train, val or test; the test split if not said, else val, else all there is.
-        prior: as-trained (the published rule, and the default), uniform, train, test, estimate (learned from the images
-            without their labels), or a file of `class,probability` lines; its zeros rule classes out.
+        prior: as-trained (the published rule, and the default), uniform, train, val, test, estimate (learned from the
+            images without their labels), or a file of `class,probability` lines; its zeros rule classes out.
         head: cosine (the trained classifier), kernel (the mixture over the bank), or both (their average).
         absent: a class that cannot occur here (repeatable).
         save_scores: also keep the prior-free scores, for `longtail adjust`.
-        out: where report.json and per_class.csv go; RUN/eval/SPLIT-PRIOR if not given.
+        out: where report.json and per_class.csv go; RUN/eval/SPLIT-PRIOR if not given, and what else was asked.
         device: auto, cpu, cuda or mps.
     """
     if is_segmentation(run):
@@ -712,17 +717,23 @@ def list_(what: Positional[str] = "methods", /) -> None:
     if what == "methods":
         from longtail.methods import METHODS
 
-        for row in METHODS.values():
-            print(f"{row.name:20s} {row.likelihood} likelihood, prior {row.prior}; {row.paper}")
+        rows = [("method", "likelihood", "samples or centres", "prior in training", "numerator", "weight", "paper")]
+        rows += [(m.name, m.likelihood, m.samples, m.prior, m.numerator, m.weight, m.paper) for m in METHODS.values()]
+        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     elif what == "models":
         from longtail.models.backbone import CIFAR_RESNETS
 
         print("\n".join(["small", *CIFAR_RESNETS]))
         print("and any timm name: python -c 'import timm; print(timm.list_models(pretrained=True))'")
     elif what == "datasets":
-        from longtail.data.benchmarks import BENCHMARKS
+        from longtail.data.benchmarks import BENCHMARKS, FOLDERS
+        from longtail.segmentation.sources import NAMED
 
         print("\n".join(f"{name:15s} imbalance {imbalance}" for name, imbalance in BENCHMARKS.items()))
+        print("\n".join(f"{name:15s} balanced" for name in FOLDERS))
+        print("\n".join(f"{name:15s} pixels, with --task segmentation" for name in NAMED))
         print("or the path of a folder of class folders, or of a CSV, TSV, TXT or parquet file")
     elif what == "recipes":
         from longtail.recipes import RECIPES
@@ -762,9 +773,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            VERBS, prog="longtail", description=(__doc__ or "").splitlines()[0], args=arguments
-        )
+        tyro.extras.subcommand_cli_from_dict(VERBS, prog="longtail", description=ABOUT, args=arguments)
     except LongtailError as error:
         print(f"longtail: {error}", file=sys.stderr)
         return 2

@@ -1,14 +1,19 @@
 """The command line as a person types it: help at once, one sentence for a mistake, nothing left behind."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from longtail.cli import main
+from longtail.data.benchmarks import BENCHMARKS, FOLDERS
 from longtail.engine.stages import load_data
+from longtail.methods import METHODS
+from longtail.segmentation.sources import NAMED
 
 
 def longtail(*arguments, cwd):
@@ -26,6 +31,37 @@ def test_help_names_every_verb(tmp_path, capsys):
     assert done.value.code == 0
     shown = capsys.readouterr().out
     assert all(verb in shown for verb in ("demo", "train", "evaluate", "serve", "list"))
+
+
+def test_help_begins_as_the_readme_does(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    readme = " ".join((Path(__file__).parents[1] / "README.md").read_text().split())
+    assert readme.split("**")[1] in shown
+    assert "--version" in shown
+
+
+def test_what_there_is_to_choose_from_is_all_there_is(capsys):
+    names = {*BENCHMARKS, *FOLDERS, *NAMED}
+    assert main(["list", "datasets"]) == 0
+    assert names <= {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert names <= set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    assert main(["list", "methods"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert re.split(r"\s{2,}", head)[:5] == [
+        "method",
+        "likelihood",
+        "samples or centres",
+        "prior in training",
+        "numerator",
+    ]
+    shown = {row[0]: tuple(row[1:]) for row in (re.split(r"\s{2,}", row) for row in rows)}
+    assert shown == {
+        m.name: (m.likelihood, m.samples, m.prior, m.numerator, m.weight, m.paper) for m in METHODS.values()
+    }
 
 
 def test_train_then_evaluate(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from longtail.answers.predict import ImageLike, Prediction
 from longtail.answers.run import PriorLike, Run, RunLike, open_run
 from longtail.comparison import Comparison
 from longtail.data import benchmarks, tails
+from longtail.data.columns import Columns, refuse
 from longtail.data.table import ImageTable
 from longtail.engine import device as devices
 from longtail.engine import stages, trained
 from longtail.engine.session import train_run
 from longtail.engine.trained import Model
 from longtail.recipe import Data
-from longtail.recipes.change import change
+from longtail.recipes.change import change, data_of
 from longtail.recipes.derive import derive
 
 
@@ -54,11 +56,18 @@ def train(
     out: str | Path | None = None,
     model: str | None = None,
     teacher: str | None = None,
+    first_stage: str | Path | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
     augment: str | None = None,
     imbalance: float | None = None,
+    tail: str = "exp",
+    subset_seed: int = 0,
+    data_root: str | Path | None = None,
+    label_column: str | None = None,
+    group_column: str | None = None,
+    on_bad_image: str = "stop",
     hold_out: float = 0.0,
     pretrained: bool = True,
     weights: str | Path | None = None,
@@ -73,8 +82,8 @@ def train(
     """Train on a benchmark's name, a path, a data set object or an `ImageTable`; what is not said is derived.
 
     `settings` are what `--set` takes, by name: `{"k_m": 8, "teacher.epochs": 30}`. The rest are the dials of
-    `longtail train`. A run on data that have no name or path is asked about them only while Python runs, or with
-    `data=` given again.
+    `longtail train`; `tail`, `subset_seed` and `imbalance` are of the cut, `data_root` of a name or a list. A run on
+    data that have no name or path is asked about them only while Python runs, or with `data=` given again.
 
     >>> import longtail as lt
     >>> run = lt.train("digits-lt", "logit_adjusted", out="runs/doctest", model="small", epochs=8, quiet=True)
@@ -82,13 +91,24 @@ def train(
     (('0', '1', '2'), 342)
     """
     named = isinstance(data, str | Path)
-    if isinstance(data, ImageTable):
-        table = data if imbalance is None else tails.cut(data, imbalance, "exp", 0)
+    changes = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
+    source = Data(
+        str(data) if named else "",
+        None if data_root is None else str(data_root),
+        imbalance,
+        tail,
+        label_column=label_column,
+        group_column=group_column,
+        val_fraction=hold_out,
+        on_bad_image=on_bad_image,
+        subset_seed=subset_seed,
+    )
+    source, say = data_of(source, changes), (lambda line: None) if quiet else print
+    if named:
+        table = stages.load_data(source, say)
     else:
-        table = benchmarks.load(data, imbalance=imbalance)
-    name = str(data) if named else table.name if table.name in benchmarks.BENCHMARKS else f"{table.name} (in Python)"
-    source = Data(name, imbalance=imbalance or benchmarks.BENCHMARKS.get(name), val_fraction=hold_out)
-    table = stages.ready(table, source, (lambda line: None) if quiet else print)
+        table, source = _in_python(data, source)
+        table = stages.ready(table, source, say)
     size = getattr(table.images, "pixels", None)
     recipe, why = derive(
         source,
@@ -97,6 +117,7 @@ def train(
         method=method,
         model=model,
         teacher=teacher,
+        first_stage=str(first_stage) if first_stage else None,
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
@@ -106,12 +127,27 @@ def train(
         seed=seed,
         precision=precision,
     )
-    recipe = change(recipe, [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()])
+    recipe = change(recipe, changes)
     folder = Path(out) if out else Path("runs") / recipe.name
-    place = devices.choose(precision, device)
+    place = devices.choose(recipe.precision, device)
     train_run(recipe, table, folder, place, resume=resume, why=why, workers=workers, quiet=quiet)
     opened = open_run(folder, device)
     return Run(opened.folder, opened.recipe, opened.model, opened.device, None if named else table)
+
+
+def _in_python(data: Any, source: Data) -> tuple[ImageTable, Data]:
+    """The table of a data set object, and how a run may load it again: by name if it is a benchmark that is whole."""
+    columns = Columns(label=source.label_column, group=source.group_column)
+    if not isinstance(data, ImageTable):
+        table = benchmarks.load(data, columns=columns)
+    else:
+        refuse(columns, data.name)
+        table = data
+    if source.imbalance is not None:
+        table = tails.cut(table, source.imbalance, source.profile, source.subset_seed)
+    if table.loaded is not None:
+        return table, replace(source, **table.loaded)
+    return table, replace(source, source=f"{table.name} (in Python)", root=None)
 
 
 def evaluate(
@@ -122,12 +158,13 @@ def evaluate(
     prior: PriorLike | None = None,
     head: str = "cosine",
     absent: Sequence[str] = (),
+    save_scores: bool = False,
     device: str = "auto",
 ) -> Evaluation:
     """Answer labelled images and count: print it, take numbers from its `summary`, or `save` it.
 
     `prior` is uniform, train, val, test, estimate, as-trained, a file, or probabilities by class name or in class
-    order; as trained, if not said.
+    order; as trained, if not said. `save_scores` keeps the prior-free scores, which `save` then writes too.
 
     >>> import longtail as lt
     >>> balanced = lt.evaluate("runs/digits", prior="uniform").summary
@@ -135,7 +172,10 @@ def evaluate(
     >>> balanced["few"] > skewed["few"]  # the training mix hides the tail
     True
     """
-    return evaluation.evaluate(open_run(run, device), data, split=split, prior=prior, head=head, absent=absent)
+    opened = open_run(run, device)
+    return evaluation.evaluate(
+        opened, data, split=split, prior=prior, head=head, absent=absent, keep_scores=save_scores
+    )
 
 
 def predict(
@@ -229,8 +269,9 @@ def compare(
 ) -> Comparison:
     """Train methods on the same data under equal budgets and several seeds; carries on where it was cut off.
 
-    Every cell is a `longtail train` of its own, so one that fails takes nothing with it; `dials` are that command's
-    options. `budget="total"` gives all methods the epochs of the longest, stages such as a teacher's counted.
+    Every cell is a `longtail train` of its own, so one that fails takes nothing with it; `dials` are those of that
+    command's options that methods can share, such as `model` and `imbalance`. `budget="total"` gives all methods the
+    epochs of the longest, stages such as a teacher's counted.
 
     >>> import longtail as lt
     >>> methods = ["cross_entropy", "logit_adjusted"]

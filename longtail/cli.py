@@ -21,6 +21,19 @@ from longtail.segmentation import is_segmentation
 Positional = tyro.conf.Positional
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
+ABOUT = (
+    "Train image classifiers when a few classes have most of the pictures, and use them where the class mix differs "
+    "again. `longtail --version` says which longtail this is."
+)
+NOT_OF_PIXELS = "is for classifiers of images: a segmentation has none"
+
+
+def refuse(why: str, **given: bool) -> None:
+    """What was asked for and would not be heard is refused, not ignored."""
+    for name, asked in given.items():
+        if asked:
+            raise LongtailError(f"--{name.replace('_', '-')} {why}")
+
 
 def demo(out: Path = Path("runs/demo"), seeds: int = 3) -> None:
     """Real handwritten digits with a long tail: plain, logit-adjusted and GML, in under 90 seconds, no download.
@@ -57,8 +70,8 @@ def train(
     group_column: str | None = None,
     hold_out: float = 0.0,
     from_scratch: bool = False,
-    seed: int = 0,
-    precision: str = "auto",
+    seed: int | None = None,
+    precision: str | None = None,
     device: str = "auto",
     weights: Path | None = None,
     workers: int | None = None,
@@ -74,7 +87,8 @@ def train(
     """Train on a benchmark's name, a folder, or a list file. What is not said is derived from the data, and printed.
 
     Args:
-        data: digits-lt, cifar10-lt, cifar100-lt, or the path of your images; for pixels camvid, ade20k, or your folder.
+        data: digits-lt, cifar10-lt, cifar100-lt, imagenet-lt, places-lt, inat18, imagenet (balanced), or the path of
+            your images; for pixels camvid, ade20k, or your folder.
         task: classification, or segmentation of pixels.
         method: see `longtail list methods`; gml, or cross_entropy where there is no tail, if not said.
         alpha: what multiplies the log prior of a segmentation in training; 1 if not said.
@@ -98,52 +112,74 @@ def train(
         label_column: of a list or parquet file, where it has an unusual name.
         group_column: rows of one group (a camera, a patient) stay on one side of a split.
         from_scratch: no pretrained weights.
-        seed: of weights, order and augmentation.
-        precision: auto, float32 or bfloat16.
+        seed: of weights, order and augmentation; 0 if not said.
+        precision: auto, float32 or bfloat16; auto if not said.
         device: auto, cpu, cuda or mps.
         weights: a safetensors file to start the backbone from, or a run folder.
         workers: processes that read images; batches do not depend on their number.
         on_bad_image: stop with its name, or skip it and count it.
         out: the run folder; runs/DATA-METHOD if not given.
         resume: carry on in the run folder, bit for bit.
-        config: a recipe as JSON or YAML; a run's config.json repeats it.
+        config: a recipe as JSON or YAML; a run's config.json repeats it. Of the dials above, those of a recipe are then
+            said with --set; --seed, --precision and --data-root are heard.
         set: change one setting by name, as in --set k_m=8 --set teacher.epochs=30 (repeatable).
         print_config: print the resolved recipe and stop.
         dry_run: do everything up to the first epoch, then stop.
         profile: time the parts of a step (load, augment, teacher, forward, likelihood, backward, optimiser), then stop.
     """
     from longtail import recipe as recipes
-    from longtail.data.benchmarks import BENCHMARKS
     from longtail.engine import device as devices
     from longtail.engine.stages import load_data
-    from longtail.recipes.change import change
+    from longtail.recipes.change import change, data_of, from_config
     from longtail.recipes.derive import derive
 
     why: list[str] = []
     task_of: dict[str, Any] = {}
-    if config is not None and recipes.load(config).pixels is not None:
-        task = "segmentation"
+    changes, root = list(set), str(data_root) if data_root else None
+    of_images = {
+        "clip": clip is not None,
+        "sentences": sentences is not None,
+        "first_stage": first_stage is not None,
+        "augment": augment is not None,
+        "imbalance": imbalance is not None,
+        "tail": tail != "exp",
+        "subset_seed": subset_seed != 0,
+        "label_column": label_column is not None,
+        "group_column": group_column is not None,
+        "hold_out": hold_out != 0,
+        "on_bad_image": on_bad_image != "stop",
+    }
     if task not in ("classification", "segmentation"):
         raise LongtailError(f"--task is classification or segmentation, not {task!r}")
-    if alpha is not None and task != "segmentation":
-        raise LongtailError("--alpha is for --task segmentation: images take --set alpha=0.5 (GML) or --set tau=0.5")
-    if task == "segmentation":
+    if config is not None:
+        if data:
+            raise LongtailError(f"{config} names its data: leave {data!r} out, or say --set data.source={data}")
+        refuse(
+            f"is said by {config}: leave it out, or say it with --set",
+            method=method is not None,
+            alpha=alpha is not None,
+            model=model is not None,
+            teacher=teacher is not None,
+            epochs=epochs is not None,
+            batch_size=batch_size is not None,
+            lr=lr is not None,
+            from_scratch=from_scratch,
+            weights=weights is not None,
+            **of_images,
+        )
+        recipe = from_config(config, changes, seed=seed, precision=precision, root=root)
+        if task == "segmentation" or recipe.pixels is not None:
+            from longtail.segmentation import command
+
+            table, task_of = command.table_of(recipe), command.TASK
+        else:
+            table = load_data(recipe.data)
+    elif task == "segmentation":
         from longtail.segmentation import command
 
-        command.refuse(
-            clip=clip is not None,
-            sentences=sentences is not None,
-            augment=augment is not None,
-            imbalance=imbalance is not None,
-            tail=tail != "exp",
-            label_column=label_column is not None,
-            group_column=group_column is not None,
-            hold_out=hold_out != 0,
-            on_bad_image=on_bad_image != "stop",
-        )
+        refuse(NOT_OF_PIXELS, **of_images)
         recipe, table, why = command.recipe_of(
-            config,
-            recipes.Data(data, str(data_root) if data_root else None),
+            data_of(recipes.Data(data, root), changes),
             method=method or "gml",
             alpha=alpha,
             model=model,
@@ -153,18 +189,17 @@ def train(
             lr=lr,
             pretrained=not from_scratch and weights is None,
             weights=str(weights) if weights else None,
-            seed=seed,
-            precision=precision,
+            seed=seed or 0,
+            precision=precision or "auto",
         )
-        task_of = command.TASK
-    elif config is not None:
-        recipe = recipes.load(config)
-        table = load_data(recipe.data)
+        recipe, task_of = change(recipe, changes), command.TASK
     elif data:
+        if alpha is not None:
+            raise LongtailError(
+                "--alpha is for --task segmentation: images take --set alpha=0.5 (GML) or --set tau=0.5"
+            )
         if clip and model:
             raise LongtailError("--clip stands in the place of --model: give one of them")
-        root = str(data_root) if data_root else None
-        imbalance = imbalance or BENCHMARKS.get(data)
         source = recipes.Data(
             data,
             root,
@@ -176,6 +211,7 @@ def train(
             on_bad_image=on_bad_image,
             subset_seed=subset_seed,
         )
+        source = data_of(source, changes)
         table = load_data(source, print)
         size = getattr(table.images, "pixels", None)
         recipe, why = derive(
@@ -193,12 +229,12 @@ def train(
             augment=augment,
             pretrained=not from_scratch and weights is None,
             weights=str(weights) if weights else None,
-            seed=seed,
-            precision=precision,
+            seed=seed or 0,
+            precision=precision or "auto",
         )
+        recipe = change(recipe, changes)
     else:
         raise LongtailError("say what to train on: `longtail train my_images/`, or --config FILE")
-    recipe = change(recipe, list(set))
     if print_config:
         print(json.dumps(recipes.to_dict(recipe), indent=1))
         return
@@ -238,18 +274,18 @@ def evaluate(
         run: the run folder.
         data: other images than the run's own, with the same class names: a folder, a list, parquet.
         split: train, val or test; the test split if not said, else val, else all there is.
-        prior: as-trained (the published rule, and the default), uniform, train, test, estimate (learned from the images
-            without their labels), or a file of `class,probability` lines; its zeros rule classes out.
+        prior: as-trained (the published rule, and the default), uniform, train, val, test, estimate (learned from the
+            images without their labels), or a file of `class,probability` lines; its zeros rule classes out.
         head: cosine (the trained classifier), kernel (the mixture over the bank), or both (their average).
         absent: a class that cannot occur here (repeatable).
         save_scores: also keep the prior-free scores, for `longtail adjust`.
-        out: where report.json and per_class.csv go; RUN/eval/SPLIT-PRIOR if not given.
+        out: where report.json and per_class.csv go; RUN/eval/SPLIT-PRIOR if not given, and what else was asked.
         device: auto, cpu, cuda or mps.
     """
     if is_segmentation(run):
         from longtail.segmentation import command
 
-        command.refuse(head=head != "cosine", absent=bool(absent), save_scores=save_scores)
+        refuse(NOT_OF_PIXELS, head=head != "cosine", absent=bool(absent), save_scores=save_scores)
         print(command.evaluate(run, data, split, prior, out, device))
         return
     from longtail.answers.evaluation import evaluate
@@ -304,7 +340,15 @@ def predict(
     if is_segmentation(run):
         from longtail.segmentation import command
 
-        command.refuse(head=head != "cosine", absent=bool(absent), top=top != 1, format=format != "csv")
+        refuse(
+            NOT_OF_PIXELS,
+            head=head != "cosine",
+            absent=bool(absent),
+            top=top != 1,
+            format=format != "csv",
+            resize=resize,
+            batch_size=batch_size != 64,
+        )
         print(command.predict(run, images, prior, out, device))
         return
     from longtail.answers import predict as predicting
@@ -478,6 +522,7 @@ def export(
     if is_segmentation(run):
         from longtail.segmentation import command
 
+        refuse(NOT_OF_PIXELS, images=bool(images))
         print(command.export(run, out, format or "onnx"))
         return
     from longtail.answers.export import export
@@ -672,17 +717,23 @@ def list_(what: Positional[str] = "methods", /) -> None:
     if what == "methods":
         from longtail.methods import METHODS
 
-        for row in METHODS.values():
-            print(f"{row.name:20s} {row.likelihood} likelihood, prior {row.prior}; {row.paper}")
+        rows = [("method", "likelihood", "samples or centres", "prior in training", "numerator", "weight", "paper")]
+        rows += [(m.name, m.likelihood, m.samples, m.prior, m.numerator, m.weight, m.paper) for m in METHODS.values()]
+        widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     elif what == "models":
         from longtail.models.backbone import CIFAR_RESNETS
 
         print("\n".join(["small", *CIFAR_RESNETS]))
         print("and any timm name: python -c 'import timm; print(timm.list_models(pretrained=True))'")
     elif what == "datasets":
-        from longtail.data.benchmarks import BENCHMARKS
+        from longtail.data.benchmarks import BENCHMARKS, FOLDERS
+        from longtail.segmentation.sources import NAMED
 
         print("\n".join(f"{name:15s} imbalance {imbalance}" for name, imbalance in BENCHMARKS.items()))
+        print("\n".join(f"{name:15s} balanced" for name in FOLDERS))
+        print("\n".join(f"{name:15s} pixels, with --task segmentation" for name in NAMED))
         print("or the path of a folder of class folders, or of a CSV, TSV, TXT or parquet file")
     elif what == "recipes":
         from longtail.recipes import RECIPES
@@ -722,9 +773,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(__version__)
         return 0
     try:
-        tyro.extras.subcommand_cli_from_dict(
-            VERBS, prog="longtail", description=(__doc__ or "").splitlines()[0], args=arguments
-        )
+        tyro.extras.subcommand_cli_from_dict(VERBS, prog="longtail", description=ABOUT, args=arguments)
     except LongtailError as error:
         print(f"longtail: {error}", file=sys.stderr)
         return 2

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from longtail.data.benchmarks import BENCHMARKS
+from longtail.data.benchmarks import is_benchmark
 from longtail.engine import queue, stages
 from longtail.engine.queue import Job, Outcome
 from longtail.errors import LongtailError
@@ -24,10 +24,15 @@ from longtail.measure.groups import Groups, by_terciles, by_threshold
 from longtail.measure.metrics import HEADLINE, Spread, render, spread
 from longtail.measure.per_class import read_csv
 from longtail.methods import find
-from longtail.recipe import Data
+from longtail.recipe import Data, nearest
+from longtail.recipes.change import data_of
 from longtail.recipes.derive import derive
 
 BUDGETS = ("total", "stage")
+# Options of `longtail train` that methods can share. Not a teacher or a first stage, which few have.
+OF_DATA = ("imbalance", "tail", "subset_seed", "data_root", "label_column", "group_column", "hold_out", "on_bad_image")
+OF_STAGES = ("model", "batch_size", "lr", "augment", "sentences", "weights")
+DIALS = (*OF_DATA, *OF_STAGES, "from_scratch", "precision", "device", "workers")
 COST = {"epochs": "epochs", "hours": "hours", "seeds": "seeds"}
 
 
@@ -87,7 +92,7 @@ def compare(
     """Work off what has no result yet, and write comparison.json, comparison.txt and comparison.png.
 
     `budget="total"` gives every method the epochs that the longest takes in all its stages, `"stage"` gives every stage
-    the same. `dials` are options of `longtail train` that all share; what is None is derived.
+    the same. `dials` are those of `longtail train` in DIALS; what is None is derived.
     """
     methods = list(dict.fromkeys(methods))
     if not methods or seeds < 1:
@@ -96,6 +101,9 @@ def compare(
         find(method)
     if budget not in BUDGETS:
         raise LongtailError(f"--budget is one of {', '.join(BUDGETS)}, not {budget!r}")
+    for name in dials or {}:
+        if name not in DIALS:
+            raise LongtailError(f"a comparison has no dial {name!r}{nearest(name, DIALS)}")
     dials = {name: value for name, value in (dials or {}).items() if value is not None}
     out = out or Path("runs/compare") / Path(data).name
     table = stages.load_data(_data(data, dials))
@@ -107,8 +115,7 @@ def compare(
     ]
     _claim(out, jobs)
     outcomes = queue.work(jobs, out / "runs", out / "results", say)
-    benchmark = data.endswith("-lt")
-    groups = (by_threshold if benchmark else by_terciles)(table.counts())
+    groups = (by_threshold if is_benchmark(data) else by_terciles)(table.counts())
     return _written(out, data, budget, seeds, methods, jobs, outcomes, groups)
 
 
@@ -117,8 +124,18 @@ def compare(
 
 def _data(source: str, dials: Mapping[str, Any]) -> Data:
     root = dials.get("data_root")
-    imbalance = dials.get("imbalance") or BENCHMARKS.get(source)
-    return Data(source, None if root is None else str(root), imbalance, val_fraction=dials.get("hold_out", 0.0))
+    data = Data(
+        source,
+        None if root is None else str(root),
+        dials.get("imbalance"),
+        dials.get("tail", "exp"),
+        label_column=dials.get("label_column"),
+        group_column=dials.get("group_column"),
+        val_fraction=dials.get("hold_out", 0.0),
+        on_bad_image=dials.get("on_bad_image", "stop"),
+        subset_seed=dials.get("subset_seed", 0),
+    )
+    return data_of(data, [])
 
 
 def _lengths(
@@ -126,8 +143,7 @@ def _lengths(
 ) -> dict[str, int]:
     """What each method's --epochs has to be."""
     size = getattr(table.images, "pixels", None)
-    derived = ("model", "batch_size", "lr", "augment")
-    stated: dict[str, Any] = {name: dials[name] for name in derived if name in dials}
+    stated: dict[str, Any] = {name: dials[name] for name in OF_STAGES if name in dials}
     base, total = {}, {}
     for method in methods:
         recipe, _ = derive(
@@ -136,7 +152,7 @@ def _lengths(
             None if size is None else size.shape[1],
             method=method,
             epochs=epochs,
-            pretrained=not dials.get("from_scratch", False),
+            pretrained=not dials.get("from_scratch", False) and "weights" not in dials,
             **stated,
         )
         base[method] = max(stage.epochs for stage in recipe.stages)

@@ -12,6 +12,7 @@ import numpy as np
 from longtail.engine import device as devices
 from longtail.engine import stages
 from longtail.engine.logs import Progress
+from longtail.errors import LongtailError
 from longtail.measure import plots
 from longtail.measure.metrics import render, spread
 from longtail.measure.per_class import read_csv
@@ -39,6 +40,8 @@ def demo_stage(method: str) -> Stage:
 
 
 def run_demo(out: Path, seeds: int) -> None:
+    if seeds < 1:
+        raise LongtailError(f"--seeds is 1 or more, not {seeds}")
     started = time.monotonic()
     data = Data("digits-lt", imbalance=50)
     table = stages.load_data(data)

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +32,13 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LongtailError(f"cannot make the folder {path} ({error.strerror}): choose another --out") from error
+
+
+def told_apart(name: str, *where: str) -> str:
+    """A folder's name, with six digits of what else was asked where anything was: no answer takes another's place."""
+    said = [str(Path(word).resolve()) if Path(word).exists() else word for word in where if word]
+    name = name.replace("/", "_")
+    return f"{name}-{sha256(json.dumps(said).encode()).hexdigest()[:6]}" if said else name
 
 
 @contextlib.contextmanager

@@ -191,6 +191,15 @@ def _build(kind: Any, value: Any, where: str) -> Any:
     return value
 
 
+def check_dials(**dials: float | None) -> None:
+    """What was said by an option is answered by the option's name, before anything is derived from it."""
+    for name, number in dials.items():
+        if number is not None:
+            _refuse_impossible(name, number, f"--{name.replace('_', '-')}")
+    if dials.get("lr") == 0:
+        raise LongtailError("--lr: 0 moves no weight: give a rate over 0, or leave it out to have it derived")
+
+
 def _refuse_impossible(name: str, number: float, where: str) -> None:
     if not math.isfinite(number) or abs(number) >= 2**63:
         raise LongtailError(f"{where}: {number} is no number a run can use")

@@ -126,9 +126,9 @@ def _table(recipe: Recipe) -> Any:
     """Of images, or of images and masks."""
     if recipe.pixels is None:
         return load_data(recipe.data, print)
-    from longtail.segmentation import sources
+    from longtail.segmentation import command
 
-    return sources.load(recipe.data.source, root=recipe.data.root)
+    return command.table_of(recipe)
 
 
 def _generated(recipe: Recipe) -> Any:

@@ -1,5 +1,6 @@
 """A comparison gives all methods the same budget, keeps what is done, and names what failed."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -8,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from longtail import cli
-from longtail.comparison import _lengths, compare
+from longtail.comparison import DIALS, _data, _lengths, compare
 from longtail.engine import queue, stages
 from longtail.engine.queue import Outcome
 from longtail.errors import LongtailError
-from longtail.recipe import Data
+from longtail.recipe import Data, from_dict
 from longtail.record import record
 
-DIALS = {"model": "small", "device": "cpu"}
+DIALS_SAID = {"model": "small", "device": "cpu"}
 
 
 @pytest.fixture
@@ -77,10 +78,28 @@ def test_one_table_one_figure_failed_cells_named_and_carried_on(in_this_process,
     assert found["rows"][1]["hours"] > 0
 
 
+def test_a_dial_that_a_cell_does_not_have_is_refused_before_any_cell(in_this_process):
+    _, begun = in_this_process
+    for name in ("modle", "pretrained", "teacher"):
+        with pytest.raises(LongtailError, match=f"a comparison has no dial '{name}'; "):
+            compare("digits-lt", ["cross_entropy"], seeds=1, dials={name: "x"})
+    assert not begun
+    assert {*DIALS} <= inspect.signature(cli.train).parameters.keys()
+
+
+def test_a_comparison_is_of_the_data_its_cells_train_on(in_this_process):
+    dials = DIALS_SAID | {"tail": "step", "imbalance": 10, "subset_seed": 1, "precision": "float32"}
+    compare("digits-lt", ["cross_entropy"], seeds=1, epochs=1, out=Path("cmp"), dials=dials)
+    recipe = json.loads(Path("cmp/runs/cross_entropy-s0/config.json").read_text())["recipe"]
+    data = from_dict(recipe).data
+    assert data == _data("digits-lt", dials)
+    assert (data.profile, data.imbalance, data.subset_seed) == ("step", 10, 1)
+
+
 def test_another_comparison_in_the_same_folder_is_refused(in_this_process):
-    compare("digits-lt", ["cross_entropy"], seeds=1, epochs=1, out=Path("cmp"), dials=DIALS)
+    compare("digits-lt", ["cross_entropy"], seeds=1, epochs=1, out=Path("cmp"), dials=DIALS_SAID)
     with pytest.raises(LongtailError, match=r"holds another comparison .* choose another --out"):
-        compare("digits-lt", ["cross_entropy"], seeds=1, epochs=2, out=Path("cmp"), dials=DIALS)
+        compare("digits-lt", ["cross_entropy"], seeds=1, epochs=2, out=Path("cmp"), dials=DIALS_SAID)
 
 
 @pytest.mark.parametrize(

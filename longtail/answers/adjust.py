@@ -204,7 +204,7 @@ def _temperature(
 def _prior(prior: PriorLike, classes, counts, loglik: np.ndarray) -> tuple[str, torch.Tensor]:
     if isinstance(prior, str) and prior == "estimate":
         return "estimated", log_prior(torch.from_numpy(estimate_prior(loglik, replicates=0).prior))
-    return str(prior) if isinstance(prior, str | Path) else "given", read_prior(prior, classes, counts)
+    return str(prior) if isinstance(prior, str | Path) else "given", read_prior(prior, classes, counts, ("estimate",))
 
 
 def number(text: float | str | None, flag: str) -> float:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from longtail.answers.run import PriorLike, Run, answered, collected, questions, read_prior, ruled_out
 from longtail.data.table import ImageTable
-from longtail.errors import LongtailError
-from longtail.files import make_folder, write_json
+from longtail.files import make_folder, told_apart, write_json
 from longtail.measure import logits
 from longtail.measure.counters import Counters
 from longtail.measure.groups import NAMES, Groups
@@ -45,6 +44,8 @@ class Evaluation:
     skipped: int = 0  # images that could not be read
     kernel_weight: float | None = None  # of the head `both`
     fitted: bool = False  # was that weight fitted on val?
+    other_data: str = ""  # where they are, if they are not the run's own
+    prior_file: str = ""
 
     def __str__(self) -> str:
         row = {f"prior {self.prior}": self.summary}
@@ -134,7 +135,9 @@ class Evaluation:
         prior = "adjusted" if self.prior.startswith("as adjusted") else Path(self.prior).stem
         head = (self.head,) if self.head != "cosine" else ()
         absent = (f"without-{len(self.absent)}",) if self.absent else ()
-        return "-".join((self.split, prior, *head, *absent))
+        elsewhere = (self.data,) if self.other_data else ()
+        words = "-".join((self.split, prior, *head, *absent, *elsewhere))
+        return told_apart(words, self.prior_file, self.other_data, *sorted(self.absent))
 
 
 def evaluate(
@@ -153,12 +156,10 @@ def evaluate(
     """
     prior = ("as-trained" if head == "cosine" else "uniform") if prior is None else prior
     as_trained = isinstance(prior, str) and prior == "as-trained"
-    if head != "cosine" and as_trained:
-        raise LongtailError(f"as-trained are the classifier's own scores: give --head {head} another --prior")
-    run.check_head(head)
+    run.check_head(head, prior)
     mask_c = ruled_out(run.classes, absent)
     asked = questions(run, data, split)
-    kept = estimate = None
+    kept, estimate, prior_file = None, None, ""
     if keep_scores or (isinstance(prior, str) and prior == "estimate"):
         kept = logits.Logits(
             *collected(run, asked.loader, uniform(len(run.classes)), head), run.classes, run.counts, "uniform"
@@ -172,7 +173,8 @@ def evaluate(
     else:
         counts = {"train": run.counts} | {name: asked.table.counts(name) for name in ("val", "test")}
         word = str(prior) if isinstance(prior, str | Path) else "given"
-        log_prior_c = read_prior(prior, run.classes, counts) + mask_c
+        prior_file = word if isinstance(prior, str | Path) and word not in ("uniform", *counts) else ""
+        log_prior_c = read_prior(prior, run.classes, counts, ("estimate", "as-trained")) + mask_c
     counters = Counters(len(run.classes), groups=torch.from_numpy(run.groups.codes), device=run.device.torch)
     again = None if kept is None or log_prior_c is None else _kept(kept, log_prior_c)  # answered already
     for scores_bc, labels in again or answered(run, asked.loader, log_prior_c, head):
@@ -196,6 +198,8 @@ def evaluate(
         skipped=len(getattr(asked.loader, "bad", ())),
         kernel_weight=run.model.kernel_weight if head == "both" else None,
         fitted="kernel_weight" in run.model.card,
+        other_data="" if data is None else asked.table.name if isinstance(data, ImageTable) else str(data),
+        prior_file=prior_file,
     )
 
 

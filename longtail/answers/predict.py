@@ -71,9 +71,11 @@ def predict(
     With prior="estimate" the class mix is learned from these images first, so that nothing comes before all are read.
     `resize` lets a model that was trained on small images as they are answer about images of another size.
     """
-    run.check_head(head)
+    run.check_head(head, prior)
     if not 1 <= top <= len(run.classes):
         raise LongtailError(f"--top must lie between 1 and the number of classes, {len(run.classes)}, not {top}")
+    if batch_size < 1:
+        raise LongtailError(f"--batch-size is 1 or more, not {batch_size}")
     mask_c = ruled_out(run.classes, absent)
     word = prior if isinstance(prior, str) else ""
     batches: Iterable[tuple[list[Outcome], Tensor]] = _scored(
@@ -89,7 +91,7 @@ def predict(
     elif word == "as-trained":
         added_c = mask_c
     else:
-        added_c = read_prior(prior, run.classes, {"train": run.counts}) + mask_c
+        added_c = read_prior(prior, run.classes, {"train": run.counts}, ("estimate", "as-trained")) + mask_c
     groups, counts = run.groups, run.counts
     for outcomes, loglik_bc in batches:
         probabilities, classes = (loglik_bc + added_c).softmax(1).topk(top)

@@ -67,7 +67,9 @@ class Run:
     def groups(self) -> Groups:
         return (by_threshold if self.recipe.groups == "threshold" else by_terciles)(self.counts)
 
-    def check_head(self, head: str) -> None:
+    def check_head(self, head: str, prior: object = None) -> None:
+        if head != "cosine" and isinstance(prior, str) and prior == "as-trained":
+            raise LongtailError(f"as-trained are the classifier's own scores: give --head {head} another --prior")
         if head in self.model.heads:
             return
         if head in ("kernel", "both"):
@@ -208,8 +210,13 @@ def collected(
 # ---- the prior ------------------------------------------------------------------------------------------------------
 
 
-def read_prior(prior: PriorLike, classes: Sequence[str], counts: Mapping[str, np.ndarray]) -> Tensor:
-    """[C] log probabilities; `counts` are the class counts that a word may name: train, val, test."""
+def read_prior(
+    prior: PriorLike, classes: Sequence[str], counts: Mapping[str, np.ndarray], more: Sequence[str] = ()
+) -> Tensor:
+    """[C] log probabilities; `counts` are the class counts that a word may name: train, val, test.
+
+    `more` are the words of the verb that are no such prior, as estimate is: whoever mistypes one reads them all.
+    """
     if isinstance(prior, np.ndarray):
         if prior.shape != (len(classes),) or abs(prior.sum() - 1) > 1e-3:
             raise LongtailError(
@@ -229,10 +236,8 @@ def read_prior(prior: PriorLike, classes: Sequence[str], counts: Mapping[str, np
             raise LongtailError(f"there are no {prior} images to take the class mix from")
         return log_prior(torch.from_numpy(counts[str(prior)]))
     if not Path(prior).exists():
-        words = ", ".join(("uniform", *counts))
-        raise LongtailError(
-            f"--prior takes {words}, estimate, as-trained or a file, and there is no file {str(prior)!r}"
-        )
+        words = ", ".join(("uniform", *counts, *more))
+        raise LongtailError(f"--prior takes {words} or a file here, and there is no file {str(prior)!r}")
     return from_file(prior, classes)
 
 

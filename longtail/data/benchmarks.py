@@ -23,8 +23,8 @@ from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError, NotHere
 
 # Name -> imbalance: the usual one for those that are cut, their own for those that are lists.
-BENCHMARKS = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}
-BENCHMARKS |= {name: round(b.largest / b.smallest) for name, b in LISTED.items()}
+CUT = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}
+BENCHMARKS = CUT | {name: round(b.largest / b.smallest) for name, b in LISTED.items()}
 
 FOLDERS = ("imagenet",)  # balanced ones, a folder for each split and in it one for each class, as published
 
@@ -40,6 +40,11 @@ CIFAR_ORDER = {
     10: "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
     100: "8bf4935e7c77a3096270043c6f3b221b6ecb9c63d1a08608e9af66cff17e977a",
 }
+
+
+def is_benchmark(source: str, family: str = "") -> bool:
+    """A benchmark's name, of the family digits, cifar, ... where one is given; never what only looks like one."""
+    return source in BENCHMARKS and source.startswith(family)
 
 
 def data_root(root: str | Path | None) -> Path:
@@ -69,15 +74,20 @@ def load(
         table = listed.load(name, data_root(root))
     elif name in FOLDERS and not Path(name).exists():
         table = replace(sources.load(_needed(data_root(root) / name)), name=name)
-    elif name in BENCHMARKS:
+    elif name in CUT:
         table = digits() if name == "digits-lt" else cifar(10 if name == "cifar10-lt" else 100, data_root(root))
-        imbalance = BENCHMARKS[name] if imbalance is None else imbalance
-        return in_memory(tails.cut(table, imbalance, profile, subset_seed))
+        imbalance = CUT[name] if imbalance is None else imbalance
     elif re.fullmatch(r"[\w-]+", name) and not Path(name).exists():
         raise LongtailError(f"There is no benchmark and no file {name!r}; the benchmarks are {', '.join(BENCHMARKS)}.")
     else:
         table = sources.load(source, root=root, columns=columns)
-    return table if imbalance is None else tails.cut(table, imbalance, profile, subset_seed)
+    if imbalance is not None:
+        table = tails.cut(table, imbalance, profile, subset_seed)
+    if name not in BENCHMARKS:
+        return table
+    again = {"source": name, "root": None if root is None else str(root), "imbalance": imbalance}
+    again |= {"profile": profile, "subset_seed": subset_seed}
+    return replace(in_memory(table) if name in CUT else table, loaded=again)
 
 
 def _needed(folder: Path) -> Path:

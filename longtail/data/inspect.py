@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from longtail.data import tails
-from longtail.data.benchmarks import BENCHMARKS
 from longtail.data.decode import BadImage
 from longtail.data.duplicates import digest, near_copies, perceptual_hash
 from longtail.data.parallel import for_rows
@@ -105,7 +104,7 @@ def inspect_table(
     """Look at every image; with `out`, write inspect.json and counts.png there. `groups` are terciles of the classes,
     for the benchmarks their thresholds, unless given."""
     counts = table.counts()
-    groups = groups or (by_threshold if table.name in BENCHMARKS else by_terciles)(counts)
+    groups = groups or (by_threshold if table.loaded is not None else by_terciles)(counts)
     seen = _look(table, progress)
     good = np.flatnonzero(seen.shapes[:, 0])
     report = Report(

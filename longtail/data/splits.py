@@ -33,7 +33,7 @@ def hold_out(table: ImageTable, split: str = "test", fraction: float = 0.2, seed
     held = rows[np.isin(unit, held_units)]
     codes = table.split.copy()
     codes[held] = SPLITS.index(split)
-    divided = replace(table, split=codes)
+    divided = replace(table, split=codes, loaded=None)
     return divided, _report(table, divided, split, fraction, seed)
 
 

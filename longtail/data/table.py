@@ -4,9 +4,10 @@ Everything is a column: a table of a million rows costs its paths and some 13 by
 class list, never from the labels that happen to be present: a class without images shifts nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -128,6 +129,7 @@ class ImageTable:
     images: ImageStore
     groups: np.ndarray | None = None  # int32 [N]: rows of one group belong on one side of a split
     name: str = "data"
+    loaded: Mapping[str, Any] | None = None  # of a benchmark that is whole: what of `recipe.Data` loads it again
 
     def __post_init__(self):
         assert len(self.labels) == len(self.split) == len(self.images)
@@ -152,7 +154,12 @@ class ImageTable:
     def take(self, rows: np.ndarray) -> "ImageTable":
         groups = None if self.groups is None else self.groups[rows]
         return replace(
-            self, labels=self.labels[rows], split=self.split[rows], images=self.images.take(rows), groups=groups
+            self,
+            labels=self.labels[rows],
+            split=self.split[rows],
+            images=self.images.take(rows),
+            groups=groups,
+            loaded=None,
         )
 
     def summary(self) -> str:

@@ -43,7 +43,15 @@ def choose(precision: str = "auto", device: str = "auto") -> Device:
     """CUDA, then MPS, then CPU. bfloat16 where the processor has instructions for it, else float32."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    kind = torch.device(device)
+    try:
+        kind = torch.device(device)
+    except RuntimeError:
+        kind = None
+    if kind is None or kind.type not in ("cpu", "cuda", "mps"):
+        raise LongtailError(f"--device is auto, cpu, cuda or mps, not {device!r}")
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[kind.type]
+    if (kind.index or 0) >= there:
+        raise LongtailError(f"this machine has no device {device!r} that torch can use: leave --device out")
     if kind.type == "cuda":
         kind = torch.device("cuda", dist.local_rank() if kind.index is None else kind.index)
         torch.cuda.set_device(kind)

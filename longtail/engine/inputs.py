@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from longtail.data.augment import ImageFormat
+from longtail.data.benchmarks import is_benchmark
 from longtail.data.disk_loader import DiskLoader
 from longtail.data.loader import Loader, MemoryLoader, Shard, pixel_tensor
 from longtail.data.samplers import order
@@ -132,7 +133,7 @@ def image_format(recipe: Recipe, table: ImageTable) -> ImageFormat:
         from longtail.vision_language.clip import image_format as clip_format
 
         return clip_format(model)
-    if recipe.data.source.startswith("cifar"):
+    if is_benchmark(recipe.data.source, "cifar"):
         return ImageFormat(32, CIFAR_MEAN, CIFAR_STD)
     if is_timm(model):
         import timm

@@ -177,6 +177,9 @@ def _folder(name: str, runs: Path, results: Path) -> Path | None:
 
 def _last_line(log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    if lines and lines[-1].startswith("╰"):  # a box about a mistyped flag, which says first what is wrong
+        top = max((number for number, line in enumerate(lines) if line.startswith("╭")), default=-1)
+        lines = [lines[top + 1].strip("│ ")]
     return f"{lines[-1]} (all of it in {log})" if lines else f"nothing was said in {log}"
 
 

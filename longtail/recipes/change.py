@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from longtail.data.benchmarks import CUT
 from longtail.errors import LongtailError
 from longtail.methods import settings_of
-from longtail.recipe import Recipe, from_dict, nearest, to_dict
+from longtail.recipe import Data, Recipe, Stage, check_dials, from_dict, load, nearest, to_dict
 
 
 def change(recipe: Recipe, assignments: list[str]) -> Recipe:
@@ -19,7 +22,39 @@ def change(recipe: Recipe, assignments: list[str]) -> Recipe:
         if not equals:
             raise LongtailError(f"--set takes key=value, got {assignment!r}")
         _assign(values, key.strip().split("."), _value(text), assignment)
-    return from_dict(values, "--set")
+    return from_dict(values, "--set" if assignments else "the recipe")
+
+
+def from_config(
+    path: str | Path,
+    assignments: list[str],
+    *,
+    seed: int | None = None,
+    precision: str | None = None,
+    root: str | None = None,
+) -> Recipe:
+    """A config with its changes, and with the three dials that repeat the same run elsewhere or once more."""
+    check_dials(seed=seed)
+    recipe = load(path)
+    recipe = replace(
+        recipe,
+        data=replace(recipe.data, root=root or recipe.data.root),
+        seed=recipe.seed if seed is None else seed,
+        precision=precision or recipe.precision,
+    )
+    return change(recipe, assignments)
+
+
+def data_of(data: Data, assignments: list[str]) -> Data:
+    """The data under what `--set data.*` says of them, and a benchmark's usual imbalance where none is said.
+
+    Before they are loaded: a run's config has to say what was trained on, or its test images are another's training.
+    """
+    check_dials(subset_seed=data.subset_seed)
+    of_data = [text for text in assignments if text.partition("=")[0].strip().split(".")[0] == "data"]
+    if of_data:
+        data = change(Recipe(data, (Stage(),)), of_data).data
+    return data if data.imbalance is not None else replace(data, imbalance=CUT.get(data.source))
 
 
 def _assign(values: dict[str, Any], path: list[str], value: Any, assignment: str) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from longtail.data import tails
+from longtail.data.benchmarks import is_benchmark
 from longtail.errors import LongtailError
 from longtail.methods import find, settings_of
 from longtail.models.backbone import is_clip
-from longtail.recipe import Data, Optim, Recipe, Stage
+from longtail.recipe import Data, Optim, Recipe, Stage, check_dials
 
 
 def derive(
@@ -37,6 +38,7 @@ def derive(
 
     `teacher` is a model's name or a run folder, `first_stage` a run folder.
     """
+    check_dials(epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
     images, why = int(counts.sum()), []
     if method is None:
         words, method = tails.verdict(counts)
@@ -60,7 +62,8 @@ def derive(
             why.append(f"{epochs} epochs: " + ("small images, trained from scratch" if small else "larger images"))
     if augment is None:
         augment = _augmentation(data.source, small)
-    lr = lr or 0.1 * batch_size / 128 * (1 if small or not pretrained else 0.2)
+    if lr is None:
+        lr = 0.1 * batch_size / 128 * (1 if small or not pretrained else 0.2)
     base = Stage(
         method=method,
         model=model,
@@ -78,11 +81,10 @@ def derive(
         base = fine_tuned(base, counts, said, why)
     why.append(_schedule(base))
     stages = published.stages(base)
-    if len(stages) > 1 and stages[-1].keys and teacher is not None:
-        stages = _with_teacher(stages, teacher)
+    if teacher is not None:
+        stages = _with_teacher(method, stages, teacher)
     if first_stage is not None:
         stages = _with_first_stage(method, stages, first_stage)
-    benchmark = data.source.endswith("-lt")
     return Recipe(
         data=data,
         stages=stages,
@@ -90,7 +92,7 @@ def derive(
         seed=seed,
         precision=precision,
         evaluate_every=max(1, base.epochs // 10),
-        groups="threshold" if benchmark else "terciles",
+        groups="threshold" if is_benchmark(data.source) else "terciles",
     ), why
 
 
@@ -103,9 +105,9 @@ def _schedule(stage: Stage) -> str:
 
 
 def _augmentation(source: str, small: bool) -> str:
-    if source.startswith("cifar"):
+    if is_benchmark(source, "cifar"):
         return "autoaugment"
-    if source.startswith("digits"):
+    if is_benchmark(source, "digits"):
         return "shift"  # a mirrored digit is another sign
     return "weak" if small else "randaugment"
 
@@ -129,8 +131,10 @@ def _text(method: str, sentences: str | None) -> dict[str, Any]:
     return {"sentences": sentences}
 
 
-def _with_teacher(stages: tuple[Stage, ...], teacher: str) -> tuple[Stage, ...]:
+def _with_teacher(method: str, stages: tuple[Stage, ...], teacher: str) -> tuple[Stage, ...]:
     """A run folder replaces the teacher's stage, as `momentum` does; a model's name says what that stage trains."""
+    if len(stages) == 1 or not stages[-1].keys:
+        raise LongtailError(f"{method} has no stage with a teacher: leave --teacher out")
     if teacher == "momentum" or "/" in teacher or teacher.startswith("."):
         return (replace(stages[-1], name="train", keys=teacher),)
     return (replace(stages[0], model=teacher), *stages[1:])

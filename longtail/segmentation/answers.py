@@ -22,6 +22,8 @@ from longtail.segmentation.metrics import Confusion
 from longtail.segmentation.model import PixelModel
 from longtail.segmentation.table import PixelTable
 
+WORDS = ("as-trained", "uniform", "train", "val", "test")  # of --prior
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -73,7 +75,7 @@ def read_prior(prior: str, run: Run) -> torch.Tensor | None:
     if prior in ("train", "val", "test"):
         return log_prior(torch.from_numpy(run.table.counts(prior)))
     if not Path(prior).exists():
-        raise LongtailError(f"--prior takes as-trained, uniform, train, val, test or a file, and there is no {prior!r}")
+        raise LongtailError(f"--prior takes {', '.join(WORDS)} or a file, and there is no {prior!r}")
     return from_file(prior, run.model.classes)
 
 

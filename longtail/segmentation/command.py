@@ -8,7 +8,7 @@ from typing import Any
 
 from longtail import recipe as recipes
 from longtail.errors import LongtailError
-from longtail.files import write_json
+from longtail.files import told_apart, write_json
 from longtail.measure.metrics import render
 from longtail.segmentation import metrics, sources, stages
 from longtail.segmentation.recipes import derive
@@ -17,19 +17,13 @@ from longtail.segmentation.table import PixelTable
 TASK = {"runner": stages, "columns": metrics.HEADLINE}
 
 
-def refuse(**given: bool) -> None:
-    """What was asked for and means nothing to pixels is refused, not ignored."""
-    for name, asked in given.items():
-        if asked:
-            raise LongtailError(f"--{name.replace('_', '-')} is for classifiers of images: a segmentation has none")
+def table_of(recipe: recipes.Recipe) -> PixelTable:
+    stages.pixels_of(recipe)
+    return sources.load(recipe.data.source, root=recipe.data.root)
 
 
-def recipe_of(config: Path | None, data: recipes.Data, **dials: Any) -> tuple[recipes.Recipe, PixelTable, list[str]]:
+def recipe_of(data: recipes.Data, **dials: Any) -> tuple[recipes.Recipe, PixelTable, list[str]]:
     """`longtail train --task segmentation`: the recipe, the data, and the reasons for what was not said."""
-    if config is not None:
-        recipe = recipes.load(config)
-        stages.pixels_of(recipe)
-        return recipe, sources.load(recipe.data.source, root=recipe.data.root), []
     if not data.source:
         raise LongtailError("say what to train on: camvid, ade20k, or a folder with images, masks and classes.csv")
     table = sources.load(data.source, root=data.root)
@@ -45,7 +39,8 @@ def evaluate(run: Path, data: str | None, split: str | None, prior: str | None, 
     split = split or stages.tested(opened.table)
     matrix = answers.evaluate(opened, prior, split)
     summary = metrics.summarise(matrix, opened.groups)
-    out = out or run / "eval" / f"{split}-{Path(prior).stem}"
+    name = f"{split}-{Path(prior).stem}" + (f"-{opened.table.name}" if data else "")
+    out = out or run / "eval" / told_apart(name, "" if prior in answers.WORDS else prior, data or "")
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "report.json", {"prior": prior, "split": split, "summary": summary, "confusion": matrix.tolist()})
     metrics.write_csv(out / "per_class.csv", matrix, opened.model.classes, opened.table.counts(), opened.groups)

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from longtail.errors import LongtailError
 from longtail.methods import find
-from longtail.recipe import Data, Optim, Pixels, Recipe, Stage
+from longtail.recipe import Data, Optim, Pixels, Recipe, Stage, check_dials
 from longtail.segmentation.table import PixelTable
 
 TAU_S, TAU_G, K_M = 0.05, 0.07, 27  # the paper's, for ADE20K
@@ -31,7 +32,7 @@ def settings_for(method: str, alpha: float, k: int) -> dict[str, Any]:
 
 def stages_of(base: Stage, teacher: str | None) -> tuple[Stage, ...]:
     """GML's teacher is the same network under L_cls with the whole prior, unless a trained one is named."""
-    stages = find(base.method).stages(base if teacher is None or base.method != "gml" else replace(base, keys=teacher))
+    stages = find(base.method).stages(base if teacher is None else replace(base, keys=teacher))
     return tuple(
         replace(stage, settings=settings_for(stage.method, 1.0, 0)) if stage.name == "teacher" else stage
         for stage in stages
@@ -56,6 +57,9 @@ def derive(
 ) -> tuple[Recipe, list[str]]:
     """Few dials in, a whole recipe out, and the reasons."""
     find(method)
+    check_dials(epochs=epochs, batch_size=batch_size, lr=lr, seed=seed)
+    if teacher is not None and method != "gml":
+        raise LongtailError(f"{method} has no stage with a teacher: leave --teacher out")
     images, why = len(table.rows("train")), []
     alpha = 1.0 if alpha is None else alpha
     model = model or ("resnet18" if images < 2_000 else "resnet50")
@@ -64,7 +68,8 @@ def derive(
     crop = (height // 16 * 16, width // 16 * 16) if small else (512, 512)
     why.append(f"model {model}: {images:,} images; crops of {crop[1]} x {crop[0]}, the first being {width} x {height}")
     batch_size = batch_size or min(16, max(2, images // 8))
-    epochs = epochs or max(1, round((20_000 if images < 2_000 else 80_000) * batch_size / images))
+    if epochs is None:
+        epochs = max(1, round((20_000 if images < 2_000 else 80_000) * batch_size / images))
     k = int(2 ** np.ceil(np.log2(max(1024, 2 * K_M * table.num_classes))))
     if method == "gml":
         why.append(f"bank of {k:,} pixels: {table.num_classes} classes, at least {K_M} each; alpha {alpha:g}")
@@ -76,7 +81,7 @@ def derive(
         weights=weights,
         epochs=epochs,
         batch_size=batch_size,
-        optim=Optim(lr=lr or 0.01 * batch_size / 16, schedule="poly"),
+        optim=Optim(lr=0.01 * batch_size / 16 if lr is None else lr, schedule="poly"),
     )
     name = data.source.rstrip("/").split("/")[-1]
     return Recipe(

@@ -6,11 +6,16 @@ import subprocess
 import sys
 import typing
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import longtail as lt
 from longtail import api
+from longtail.data.splits import hold_out
+from longtail.engine.stages import load_data
+from longtail.errors import LongtailError
 
 VERBS = [name for name in lt.__all__ if name not in ("data", "methods")]
 SLOW = {"compare"}  # four trainings, each a process
@@ -32,6 +37,67 @@ def test_every_argument_and_answer_of_a_verb_has_a_type(name):
     verb = getattr(api, name)
     hints = typing.get_type_hints(verb)
     assert hints.keys() == {*inspect.signature(verb).parameters, "return"}
+
+
+@pytest.fixture
+def begun(monkeypatch):
+    """What would be trained: recipe, table and device; nothing is."""
+    found = []
+
+    def stop(recipe, table, out, place, **more):
+        found.append((recipe, table, place))
+        raise InterruptedError
+
+    monkeypatch.setattr(api, "train_run", stop)
+
+    def begin(*data, **dials):
+        with pytest.raises(InterruptedError):
+            lt.train(*data, "cross_entropy", quiet=True, device="cpu", **dials)
+        return found[-1]
+
+    return begin
+
+
+def test_a_table_is_recorded_as_what_it_is(begun):
+    cut = {"imbalance": 10, "profile": "step", "subset_seed": 3}
+    recipe, table, _ = begun(lt.data.load("digits-lt", **cut))
+    assert {name: getattr(recipe.data, name) for name in cut} == cut
+    again = load_data(recipe.data)
+    assert recipe.data.source == "digits-lt"
+    assert np.array_equal(again.images.pixels, table.images.pixels)
+    digits = lt.data.load("digits-lt", imbalance=1)
+    for recipe, _, _ in (begun(digits.take(np.arange(900))), begun(digits, imbalance=4), begun(hold_out(digits)[0])):
+        assert recipe.data.source == "digits-lt (in Python)"  # no name loads these again
+    assert recipe.data.imbalance is None
+
+
+def test_settings_are_what_happens(begun):
+    recipe, table, place = begun("digits-lt", settings={"precision": "float32", "data.imbalance": 5, "seed": 4})
+    assert (recipe.precision, place.dtype, recipe.seed) == ("float32", torch.float32, 4)
+    assert np.array_equal(load_data(recipe.data).labels, table.labels)
+    assert recipe.data.imbalance == 5
+
+
+def test_training_has_the_dials_of_its_verb(begun, tmp_path):
+    said = {"imbalance": 8, "tail": "step", "subset_seed": 2, "data_root": tmp_path}
+    recipe, table, _ = begun("digits-lt", **said)
+    assert (recipe.data.profile, recipe.data.subset_seed, recipe.data.root) == ("step", 2, str(tmp_path))
+    assert np.unique(table.counts()).tolist() == [15, 124]
+    (tmp_path / "list.csv").write_text("image,kind\n" + "".join(f"{i}.png,{'ab'[i % 2]}\n" for i in range(8)))
+    for i in range(8):
+        Image.new("RGB", (80, 80), (i, 0, 0)).save(tmp_path / f"{i}.png")
+    recipe, _, _ = begun(tmp_path / "list.csv", label_column="kind", on_bad_image="skip", pretrained=False)
+    assert (recipe.data.label_column, recipe.data.on_bad_image) == ("kind", "skip")
+    with pytest.raises(LongtailError, match="no stage that starts from an earlier one"):
+        lt.train("digits-lt", "cross_entropy", first_stage="runs/first")
+    with pytest.raises(LongtailError, match="has no columns"):
+        lt.train(lt.data.load("digits-lt"), label_column="kind")
+
+
+def test_scores_are_kept_where_that_is_asked(here):
+    assert lt.evaluate("runs/plain", device="cpu").scores is None
+    done = lt.evaluate("runs/plain", save_scores=True, device="cpu")
+    assert (done.save(here / "out") / "scores.npz").exists()
 
 
 def test_importing_costs_nothing_until_something_is_asked_for():

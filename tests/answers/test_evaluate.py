@@ -130,6 +130,22 @@ def test_on_the_command_line_all_is_printed_and_kept(here, capsys):
     assert right == pytest.approx(read_json(folder / "report.json")["summary"]["accuracy"])
 
 
+def test_no_answer_takes_anothers_place(here):
+    run = open_run("runs/plain", "cpu")
+    names = [lt.evaluate(run, prior=prior).name for prior in ("as-trained", "uniform", "train")]
+    assert names == ["test-as-trained", "test-uniform", "test-train"]
+    for folder in ("a", "b"):
+        lt.evaluate(run, prior="uniform").save(here / folder)
+        (here / folder / "prior.csv").rename(here / folder / "train.csv")
+    names += [lt.evaluate(run, prior=path).name for path in ("a/train.csv", here / "b/train.csv")]
+    names += [lt.evaluate(run, absent=absent).name for absent in (["1"], ["2"])]
+    names += [lt.evaluate(run, "digits-lt").name]
+    assert len({*names}) == len(names)
+    assert lt.evaluate(run, absent=["3", "1"]).name == lt.evaluate(run, absent=["1", "3"]).name
+    assert lt.evaluate(run, prior=here / "a/train.csv").name == names[3]
+    assert all(name.startswith(("test-train-", "test-as-trained-")) for name in names[3:])
+
+
 def test_ones_own_data_are_split_into_thirds_with_their_bounds(here):
     run = open_run("runs/digits", "cpu")
     own = replace(run, recipe=replace(run.recipe, groups="terciles"))

@@ -57,6 +57,7 @@ def test_done_is_recorded_and_skipped_and_a_failure_takes_nothing_with_it(tmp_pa
     jobs = [
         Job("plain", (*TINY.split(), "--method", "logit_adjusted")),
         Job("unknown", (*TINY.split(), "--method", "no_such_method")),
+        Job("mistyped", (*TINY.split(), "--epoch", "3")),
         Job("orphan", (*TINY.split(), "--method", "gml", "--teacher", "{nobody}")),
         Job("student", (*TINY.split(), "--method", "gml", "--teacher", "{plain}"), weights=False),
     ]
@@ -65,10 +66,12 @@ def test_done_is_recorded_and_skipped_and_a_failure_takes_nothing_with_it(tmp_pa
     assert {name: outcome.how for name, outcome in outcomes.items()} == {
         "plain": "done",
         "unknown": "failed",
+        "mistyped": "failed",
         "orphan": "failed",
         "student": "done",
     }
     assert "no_such_method" in outcomes["unknown"].why
+    assert "exit code 2: Unrecognized options: --epoch, 3 (all of it in " in outcomes["mistyped"].why
     assert "no finished run of 'nobody'" in outcomes["orphan"].why
     assert json.loads((results / "student.json").read_text())["summary"]["accuracy"] > 0
     assert (results / "runs/plain/model.safetensors").exists()
@@ -79,8 +82,8 @@ def test_done_is_recorded_and_skipped_and_a_failure_takes_nothing_with_it(tmp_pa
     assert not (results / "runs/student/model.safetensors").exists()
 
     again = work(jobs, runs, results, say=lambda line: None)
-    assert [outcome.how for outcome in again] == ["skipped", "failed", "failed", "skipped"]
-    assert "2 skipped, 2 failed" in queue.summary(again, jobs)
+    assert [outcome.how for outcome in again] == ["skipped", "failed", "failed", "failed", "skipped"]
+    assert "2 skipped, 3 failed" in queue.summary(again, jobs)
 
 
 def test_a_teacher_whose_weights_are_on_another_machine_is_trained_again_and_not_recorded_again(tmp_path, monkeypatch):

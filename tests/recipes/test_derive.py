@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from longtail.data.table import ImageTable, PixelStore
+from longtail.engine.inputs import CIFAR_MEAN, image_format
 from longtail.recipe import Data
 from longtail.recipes.derive import derive
 
@@ -26,6 +28,27 @@ def test_method_model_and_schedule(counts, size, method, model, epochs):
     assert f"model {model}: {sum(counts):,} images" in text
     assert f"{epochs} epochs: " in text
     assert f"for batch {last.batch_size}, cosine" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "groups", "augment"),
+    [
+        ("cifar100-lt", "threshold", "autoaugment"),
+        ("digits-lt", "threshold", "shift"),
+        ("inat18", "threshold", "weak"),
+        ("photos/birds-lt", "terciles", "weak"),
+        ("birds-lt", "terciles", "weak"),
+        ("cifar_like", "terciles", "weak"),
+        ("digits_of_mine", "terciles", "weak"),
+    ],
+)
+def test_a_benchmark_is_known_by_its_whole_name(source, groups, augment):
+    recipe, _ = derive(Data(source), np.array([500, 50, 5]), 32)
+    assert (recipe.groups, recipe.stages[-1].augment) == (groups, augment)
+    table = ImageTable(
+        ("a",), np.zeros(1, np.int32), np.zeros(1, np.uint8), PixelStore(np.zeros((1, 32, 32, 3), np.uint8), "x")
+    )
+    assert (image_format(recipe, table).mean == CIFAR_MEAN) == (source == "cifar100-lt")
 
 
 def test_a_bank_grows_with_classes_and_images_and_stays_within_bounds():

@@ -179,7 +179,8 @@ def test_evaluate_on_the_command_line(trained, scenes, tmp_path, capsys):
     prior = tmp_path / "prior.csv"
     prior.write_text("sky,0.5\nground,0.5\nbox,0\nball,0\n")
     assert main(["evaluate", str(trained), "--prior", str(prior), "--data", str(scenes), "--device", "cpu"]) == 0
-    saved = json.loads((trained / "eval/test-prior/report.json").read_text())
+    (folder,) = (trained / "eval").glob("test-prior-*")  # named apart from what another prior.csv or --data is called
+    saved = json.loads((folder / "report.json").read_text())
     assert np.array(saved["confusion"])[:, 2:].sum() == 0  # what cannot be there is not answered
     assert main(["evaluate", str(trained), "--prior", "nowhere", "--device", "cpu"]) == 2
     assert main(["evaluate", str(trained), "--split", "train", "--device", "cpu"]) == 0
@@ -188,8 +189,15 @@ def test_evaluate_on_the_command_line(trained, scenes, tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(trained), "--split", "val", "--device", "cpu"]) == 2
     assert "no images in a split 'val': it has train, test" in capsys.readouterr().err
-    assert main(["evaluate", str(trained), "--head", "kernel"]) == 2
-    assert "--head is for classifiers of images" in capsys.readouterr().err
+    image = str(scenes / "images/test/000.png")
+    for command in (
+        ("evaluate", "--head", "kernel"),
+        ("predict", image, "--resize"),
+        ("predict", image, "--batch-size", "8"),
+        ("export", "--images", image),
+    ):
+        assert main([command[0], str(trained), *command[1:]]) == 2
+        assert "is for classifiers of images" in capsys.readouterr().err
 
 
 def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys):
@@ -208,6 +216,19 @@ def test_mistakes_are_found_before_anything_is_trained(scenes, tmp_path, capsys)
     assert "--hold-out is for classifiers" in refused("--hold-out", "0.1")
     assert main(["train", "digits-lt", "--alpha", "0.5", "--dry-run"]) == 2
     assert "--alpha is for --task segmentation" in capsys.readouterr().err
+    assert "--first-stage is for classifiers" in refused("--first-stage", "runs/first")
+    assert "cross_entropy has no stage with a teacher" in refused("--method=cross_entropy", "--teacher=runs/first/")
+    assert "--lr: 0 moves no weight" in refused("--lr", "0")
+    assert "--epochs: -1 is less than 0" in refused("--epochs", "-1")
+    assert "--subset-seed is for classifiers" in refused("--subset-seed", "1")
+    assert "nowhere is no folder" in refused("--set", "data.source=nowhere")
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(to_dict(recipe_of(scenes))))
+    capsys.readouterr()
+    assert main(["train", "--config", str(config), "--seed", "5", "--print-config"]) == 0
+    assert json.loads(capsys.readouterr().out)["seed"] == 5
+    assert main(["train", "--config", str(config), "--epochs", "5", "--out", str(tmp_path / "run")]) == 2
+    assert "--epochs is said by" in capsys.readouterr().err
     assert "'pixels.crops'" in refused("--set", "pixels.crops=3") or "crops" in refused("--set", "pixels.crops=3")
 
 

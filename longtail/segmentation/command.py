@@ -48,7 +48,7 @@ def evaluate(run: Path, data: str | None, split: str | None, prior: str | None, 
     out = out or run / "eval" / f"{split}-{Path(prior).stem}"
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "report.json", {"prior": prior, "split": split, "summary": summary, "confusion": matrix.tolist()})
-    metrics.write_csv(out / "per_class.csv", matrix, opened.model.classes, opened.table.counts(), opened.groups)
+    metrics.write_csv(out / "per_class.csv", matrix, opened.model.classes, opened.counts, opened.groups)
     return f"{render({f'prior {prior}': summary}, metrics.HEADLINE)}\n\nsaved {out}"
 
 

@@ -44,6 +44,18 @@ def test_python_on_a_page_runs_and_prints_what_the_page_says(page, tmp_path, mon
         assert not printed or said == printed
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/start.md"], ids=lambda page: page.name)
+def test_python_trains_into_no_folder_that_a_command_above_has_filled(page):
+    """A page is read from top to bottom."""
+    text = page.read_text(encoding="utf-8")
+    shown = "".join(
+        (ROOT / "docs" / name).read_text() for name in re.findall(r"\{literalinclude\} (_terminal/\S+)", text)
+    )
+    filled = set(re.findall(r"^(?:\$ )?longtail train .*--out (\S+)", text + shown, re.MULTILINE))
+    assert filled
+    assert not filled & set(re.findall(r'out="([^"]+)"', text))
+
+
 @pytest.mark.parametrize("module", [longtail.measure.groups, longtail.measure.metrics], ids=lambda m: m.__name__)
 def test_examples_in_docstrings_are_true(module):
     assert doctest.testmod(module).attempted

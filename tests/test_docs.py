@@ -110,6 +110,12 @@ def test_the_readme_takes_a_row_as_soon_as_it_is_recorded(checkout):
     assert (checkout / "docs/_static/tail.png").stat().st_size > 10_000
 
 
+def test_the_log_is_newest_first():
+    dates = re.findall(r"^## (\d{4}-\d\d-\d\d): (?!experiments:)", (ROOT / "dev/LOG.md").read_text(), re.MULTILINE)
+    assert dates == sorted(dates, reverse=True)
+    assert len(dates) == (ROOT / "dev/LOG.md").read_text().count("\n## ")
+
+
 def test_links_beside_the_code_lead_somewhere(links):
     assert list(links.broken_in_markdown(ROOT)) == []
 

@@ -446,7 +446,7 @@ def clip_table(folder: str) -> str:
 def clip_costs() -> str:
     """What `longtail reproduce NAME --dry-run` found of the recipes of table 4."""
     rows = []
-    for path in sorted((ROOT / "results/bench").glob("dry-run-*-clip-*.json")):
+    for path in sorted((ROOT / "results/dry_runs").glob("*-clip-*.json")):
         found = json.loads(path.read_text())
         (stage,) = found["stages"]
         rows.append(
@@ -455,14 +455,15 @@ def clip_costs() -> str:
                 f"{stage['parameters'] / 1e6:.0f} M",
                 f"{found['classes']:,} x {stage['bank'][0] // found['classes']}",
                 str(stage["batch_size"]),
+                str(found["environment"]["threads"]),
                 f"{stage['processor_seconds_a_step']:.1f} s",
                 f"{stage['peak_gb']:.1f} GB",
             ]
         )
     if not rows:
-        return "No dry run is recorded in `results/bench/` yet."
-    table = _table(["recipe", "parameters", "classes x sentences", "images", "a step", "memory"], rows)
-    return f"{table}\n\nOf one core, and for a few images in place of the recipe's batch."
+        return "No dry run is recorded in `results/dry_runs/` yet."
+    table = _table(["recipe", "parameters", "classes x sentences", "images", "threads", "a step", "memory"], rows)
+    return f"{table}\n\nProcessor seconds, of all threads, for a few images in place of the recipe's batch."
 
 
 def _of_clip(group: list[dict[str, Any]]) -> bool:

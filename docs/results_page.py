@@ -207,11 +207,15 @@ def hardware(groups: list[Group]) -> str:
 
 def dry_runs(results: Path) -> str:
     """What the recipes cost whose images are not here."""
-    rows = []
-    for path in sorted([*(results / "dry_runs").glob("*.json"), *(results / "bench").glob("*-dry-run.json")]):
+    rows, places = [], set()
+    for path in sorted((results / "dry_runs").glob("*.json")):
         cost = json.loads(path.read_text())
+        batches = {stage.name: stage.batch_size for stage in recipes.build(cost["recipe"]).stages}
+        places.add(f"{cost['environment']['device']} ({cost['precision']})")
         for stage in cost["stages"]:
             bank = " x ".join(f"{n:,}" for n in stage["bank"])
+            batch, own = stage["batch_size"], batches[stage["stage"]]
+            used = stage.get("processor_seconds_a_step")
             rows.append(
                 [
                     f"`{cost['recipe']}`",
@@ -219,18 +223,22 @@ def dry_runs(results: Path) -> str:
                     stage["model"],
                     f"{cost['classes']:,}",
                     bank,
-                    str(stage["batch_size"]),
+                    f"{batch}" + (f" of {own}" if batch != own else ""),
+                    str(cost["environment"]["threads"]),
                     f"{stage['seconds_a_step']:.1f}",
+                    "" if used is None else f"{used:.1f}",
                     f"{stage['peak_gb']:.1f}",
                 ]
             )
     if not rows:
         return ""
-    head = ["recipe", "stage", "network", "classes", "bank", "batch", "seconds a step", "GB at most"]
+    head = ["recipe", "stage", "network", "classes", "bank", "batch", "threads", "seconds a step", "processor seconds"]
     return (
-        "## At full shape\n\nTwo steps of recipes whose images are not at hand, on generated ones: everything but the "
-        "pixels is the real thing. The batch is what fits on the machine that measured, one core of a CPU in bfloat16; "
-        f"memory is the process's, without its loader's.\n\n{table(head, rows)}"
+        "## At full shape\n\nTwo steps of recipes whose images are not at hand, on generated ones: all but the "
+        "pixels, and the sentences and weights of a CLIP, is the real thing. The batch is what fits on the machine "
+        "that measured, beside the recipe's where it is another. Processor seconds are this process's, of all its threads, "
+        "where they were recorded: the machine did other work meanwhile. Memory is the process's too, without its "
+        f"loader's.\n\n{table([*head, 'GB at most'], rows)}\n\nHardware: {'; '.join(sorted(places))}."
     )
 
 

@@ -7,6 +7,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from shown import over_seeds, table
+
 ROWS = {
     "camvid-cross_entropy": "cross-entropy",
     "camvid-logit_adjusted": "logit-adjusted, alpha 1",
@@ -43,10 +45,9 @@ def camvid_table(results: Path) -> str:
     if not found:
         return "None of the runs in `results/queue_camvid.yaml` is recorded yet."
     head = ["", "seeds", *COLUMNS.values(), "hours"]
-    lines = [head, ["---"] * len(head), *([ROWS[name], *_row(runs)] for name, runs in found.items())]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = table(head, [[ROWS[name], *_row(runs)] for name, runs in found.items()])
     epochs = sorted({run["epochs"] for runs in found.values() for run in runs})
-    return f"{table}\n\n{CAPTION.format(epochs=' or '.join(map(str, epochs)))}{''.join(map(_figure, FIGURES))}"
+    return f"{rows}\n\n{CAPTION.format(epochs=' or '.join(map(str, epochs)))}{''.join(map(_figure, FIGURES))}"
 
 
 def _figure(name: str) -> str:
@@ -60,9 +61,5 @@ def _seeds(results: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _row(runs: list[dict[str, Any]]) -> list[str]:
-    cells = []
-    for name in COLUMNS:
-        values = [100 * run["summary"][name] for run in runs]
-        error = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "\\*"
-        cells.append(f"{statistics.mean(values):.1f}{error}")
+    cells = [over_seeds([run["summary"][name] for run in runs]) for name in COLUMNS]
     return [str(len(runs)), *cells, f"{statistics.mean(run['hours'] for run in runs):.2g}"]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shown import over_seeds, table
+
 from longtail import recipes
 from longtail.engine.queue import read_jobs
 from longtail.recipes.stated import stated
@@ -41,11 +43,8 @@ class Group:
     runs: tuple[dict[str, Any], ...]
 
     def mean(self, metric: str) -> str:
-        values = [100 * run["summary"][metric] for run in self.runs if run["summary"].get(metric) is not None]
-        if not values:
-            return ""
-        error = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-        return f"{statistics.mean(values):.1f}{error}"
+        values = [run["summary"][metric] for run in self.runs if run["summary"].get(metric) is not None]
+        return over_seeds(values) if values else ""
 
     def second(self) -> str:
         """Of a bank: the mixture's answer and the average of both."""
@@ -64,7 +63,7 @@ HEAD = """# Results
 
 This page is made from the files in `results/` whenever the site is built; no number on it was typed. Ours is always the
 last epoch of a run, answered as trained, in per cent on the balanced test set; nothing is chosen on the test split. ±
-is the sample standard deviation over seeds, and a row without it is of one seed. Hours are of all that a row needed,
+is the sample standard deviation over seeds, an asterisk marks a row of one seed. Hours are of all that a row needed,
 the teacher's or the backbone's own run included, on the hardware below its table, which did other work meanwhile.
 *Bank* is what the mixture over the bank answers, and the average of both answers, where there is a bank. *Paper* is the
 published number of the same data, method and network; where its epochs or its settings differ from ours that stands
@@ -236,15 +235,10 @@ def dry_runs(results: Path) -> str:
     return (
         "## At full shape\n\nTwo steps of recipes whose images are not at hand, on generated ones: all but the "
         "pixels, and the sentences and weights of a CLIP, is the real thing. The batch is what fits on the machine "
-        "that measured, beside the recipe's where it is another. Processor seconds are this process's, of all its threads, "
+        "that measured, beside the recipe's where it is another. Processor seconds are this process's, of all threads, "
         "where they were recorded: the machine did other work meanwhile. Memory is the process's too, without its "
         f"loader's.\n\n{table([*head, 'GB at most'], rows)}\n\nHardware: {'; '.join(sorted(places))}."
     )
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def write(docs: Path, results: Path = ROOT / "results") -> None:

@@ -10,7 +10,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "pixels.py"
 
 
 @pytest.fixture
-def pixels():
+def pixels(monkeypatch):
+    monkeypatch.syspath_prepend(str(PAGE.parent))  # as Sphinx has it
     spec = importlib.util.spec_from_file_location("pixels", PAGE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

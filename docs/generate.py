@@ -203,7 +203,9 @@ def method_page(row: Published) -> str:
 
 {body}
 
-{when_not(row.name)}## Its row
+{when(row.name)}
+
+## Its row
 
 {facts}
 
@@ -239,9 +241,9 @@ def _docstring(module: ModuleType) -> tuple[str, str]:
     return title.replace("\n", " "), re.sub(r" {4,}(\(eq\.)", r"    \1", body)  # a page is narrower than a file
 
 
-def when_not(name: str) -> str:
-    sentence = yaml.safe_load((ROOT / "docs/when_not.yaml").read_text()).get(name)
-    return f"## When not to use it\n\n{sentence}\n\n" if sentence else ""
+def when(name: str) -> str:
+    said = yaml.safe_load((ROOT / "docs/when.yaml").read_text())[name]
+    return f"## When to use it\n\n{said['use']}\n\n## When not to use it\n\n{said['not']}"
 
 
 def stages_of(row: Published) -> tuple[Stage, ...]:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import longtail.measure.groups
 import longtail.measure.metrics
+from longtail.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 NEEDS = {"vision_language": "open_clip"}
@@ -108,6 +110,14 @@ def test_the_readme_takes_a_row_as_soon_as_it_is_recorded(checkout):
     assert text.count("the teacher's") == 1
     assert "GML's teacher is the logit-adjusted run" in " ".join(text.split())
     assert (checkout / "docs/_static/tail.png").stat().st_size > 10_000
+
+
+def test_every_method_says_when_to_use_it_and_when_not():
+    said = yaml.safe_load((ROOT / "docs/when.yaml").read_text())
+    assert list(said) == list(METHODS)
+    for name, sentences in said.items():
+        assert set(sentences) == {"use", "not"}, name
+        assert all(sentence.strip().endswith(".") for sentence in sentences.values()), name
 
 
 def test_the_log_is_newest_first():

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import yaml
-from pixels import camvid_table
+from pixels import camvid
 from shown import over_seeds, table
 
 import longtail
@@ -51,7 +51,7 @@ def write_pages(docs: Path) -> None:
         "cost": cost_table(),
         "less_cost": less_cost_table(),
         "less_accuracy": less_accuracy_table(),
-        "camvid": camvid_table(ROOT / "results"),
+        "camvid": camvid(ROOT / "results"),
         "text": clip_table("methods/"),
         "text_costs": clip_costs(),
     }

@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 import yaml
-from pixels import camvid_table
+from pixels import camvid
+from shown import over_seeds, table
 
 import longtail
 import longtail.methods
@@ -50,7 +51,7 @@ def write_pages(docs: Path) -> None:
         "cost": cost_table(),
         "less_cost": less_cost_table(),
         "less_accuracy": less_accuracy_table(),
-        "camvid": camvid_table(ROOT / "results"),
+        "camvid": camvid(ROOT / "results"),
         "text": clip_table("methods/"),
         "text_costs": clip_costs(),
     }
@@ -163,7 +164,7 @@ def method_table(folder: str) -> str:
         [f"[{row.name}]({folder}{row.name}.md)", *(getattr(row, c) for c in COLUMNS), str(len(stages_of(row)))]
         for row in METHODS.values()
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def methods_index() -> str:
@@ -195,14 +196,16 @@ def method_page(row: Published) -> str:
     assert elsewhere is not None
     if not elsewhere.__name__.startswith("longtail.methods."):  # the arithmetic stands in another folder
         body = "\n\n".join([body, *_docstring(elsewhere)])
-    facts = _table(["", ""], [[column, getattr(row, column)] for column in ("paper", *COLUMNS)])
+    facts = table(["", ""], [[column, getattr(row, column)] for column in ("paper", *COLUMNS)])
     return f"""# {row.name}
 
 {title}
 
 {body}
 
-{when_not(row.name)}## Its row
+{when(row.name)}
+
+## Its row
 
 {facts}
 
@@ -238,9 +241,9 @@ def _docstring(module: ModuleType) -> tuple[str, str]:
     return title.replace("\n", " "), re.sub(r" {4,}(\(eq\.)", r"    \1", body)  # a page is narrower than a file
 
 
-def when_not(name: str) -> str:
-    sentence = yaml.safe_load((ROOT / "docs/when_not.yaml").read_text()).get(name)
-    return f"## When not to use it\n\n{sentence}\n\n" if sentence else ""
+def when(name: str) -> str:
+    said = yaml.safe_load((ROOT / "docs/when.yaml").read_text())[name]
+    return f"## When to use it\n\n{said['use']}\n\n## When not to use it\n\n{said['not']}"
 
 
 def stages_of(row: Published) -> tuple[Stage, ...]:
@@ -275,7 +278,7 @@ def settings_table(row: Published) -> str:
         comment = re.search(rf"^\s*{name}:[^#\n]*#\s*(.*)$", source, re.MULTILINE)
         shown = f"{default:.4g}" if isinstance(default, float) else repr(default)
         rows.append([f"`{name}`", f"`{shown}`", comment[1] if comment else ""])
-    return _table(["setting", "default", ""], rows) if rows else "There is nothing to set."
+    return table(["setting", "default", ""], rows) if rows else "There is nothing to set."
 
 
 # ---- numbers ------------------------------------------------------------------------------------------------------
@@ -312,8 +315,8 @@ def numbers(method: str) -> str:
         rows.append([_data(run["data"]), run["model"], str(run["epochs"]), "", _measured(group), _name(group)])
     if not rows:
         return "None is recorded in `results/` yet, and the paper of GML has none."
-    table = _table(["data", "model", "epochs", "published", "ours", "run"], rows)
-    return f"{table}\n\nPublished: in the paper of GML. {CAPTION}"
+    head = ["data", "model", "epochs", "published", "ours", "run"]
+    return f"{table(head, rows)}\n\nPublished: in the paper of GML. {CAPTION}"
 
 
 CAPTION = (
@@ -342,7 +345,7 @@ def measured_table(folder: str) -> str:
         for group in groups
     ]
     head = ["method", "model", "epochs", "accuracy (many / medium / few)", "hours", "run"]
-    return f"{_table(head, rows)}\n\n{CAPTION} Hours are of the run's own stages; a teacher has its own row."
+    return f"{table(head, rows)}\n\n{CAPTION} Hours are of the run's own stages; a teacher has its own row."
 
 
 def _bench(name: str) -> dict[str, Any]:
@@ -367,7 +370,7 @@ def cost_table() -> str:
         f"{guesses['arithmetic']:g} of the arithmetic and {guesses['memory']:g} of the bandwidth is assumed, and "
         f"{guesses['launch_us']:g} µs for every operator; none of that was measured."
     )
-    return f"{_table(head, rows)}\n\n{caption}"
+    return f"{table(head, rows)}\n\n{caption}"
 
 
 def less_cost_table() -> str:
@@ -379,8 +382,8 @@ def less_cost_table() -> str:
     asked = f"with what was asked before, over {less['epochs']} epochs, ms"
     return "\n\n".join(
         [
-            _table(["ms of the contrast term, one core", *(shape["name"] for shape in shapes)], bank),
-            _table(["CIFAR-100-LT, batch 128, one core", "step, ms", asked, "times the first"], steps),
+            table(["ms of the contrast term, one core", *(shape["name"] for shape in shapes)], bank),
+            table(["CIFAR-100-LT, batch 128, one core", "step, ms", asked, "times the first"], steps),
         ]
     )
 
@@ -416,7 +419,7 @@ def less_accuracy_table() -> str:
     about = (
         "CIFAR-100-LT of imbalance 100, a ResNet-20 taught by a ResNet-32, 30 epochs; costs are of the tables above."
     )
-    return f"{_table(head, rows)}\n\n{about} {CAPTION}"
+    return f"{table(head, rows)}\n\n{about} {CAPTION}"
 
 
 def _ms(value: float) -> str:
@@ -440,13 +443,13 @@ def clip_table(folder: str) -> str:
         for group in sorted(groups, key=lambda group: _mean(group, "accuracy"))
     ]
     head = ["method", "CIFAR-100-LT 100, small CLIP", "hours", "paper: ImageNet-LT, CLIP's ResNet-50", "run"]
-    return f"{_table(head, rows)}\n\n{CAPTION}"
+    return f"{table(head, rows)}\n\n{CAPTION}"
 
 
 def clip_costs() -> str:
     """What `longtail reproduce NAME --dry-run` found of the recipes of table 4."""
     rows = []
-    for path in sorted((ROOT / "results/bench").glob("dry-run-*-clip-*.json")):
+    for path in sorted((ROOT / "results/dry_runs").glob("*-clip-*.json")):
         found = json.loads(path.read_text())
         (stage,) = found["stages"]
         rows.append(
@@ -455,14 +458,15 @@ def clip_costs() -> str:
                 f"{stage['parameters'] / 1e6:.0f} M",
                 f"{found['classes']:,} x {stage['bank'][0] // found['classes']}",
                 str(stage["batch_size"]),
+                str(found["environment"]["threads"]),
                 f"{stage['processor_seconds_a_step']:.1f} s",
                 f"{stage['peak_gb']:.1f} GB",
             ]
         )
     if not rows:
-        return "No dry run is recorded in `results/bench/` yet."
-    table = _table(["recipe", "parameters", "classes x sentences", "images", "a step", "memory"], rows)
-    return f"{table}\n\nOf one core, and for a few images in place of the recipe's batch."
+        return "No dry run is recorded in `results/dry_runs/` yet."
+    head = ["recipe", "parameters", "classes x sentences", "images", "threads", "a step", "memory"]
+    return f"{table(head, rows)}\n\nProcessor seconds, of all threads, for a few images in place of the recipe's batch."
 
 
 def _of_clip(group: list[dict[str, Any]]) -> bool:
@@ -492,16 +496,10 @@ def _published(row: dict[str, Any]) -> str:
 
 
 def _measured(group: list[dict[str, Any]]) -> str:
-    accuracies = [100 * run["summary"]["accuracy"] for run in group]
-    error = f" ± {statistics.stdev(accuracies):.1f}" if len(group) > 1 else "\\*"
     by_group = [f"{_mean(group, name):.1f}" for name in GROUPS if group[0]["summary"].get(name) is not None]
-    return f"{statistics.mean(accuracies):.1f}{error}" + (f" ({' / '.join(by_group)})" if by_group else "")
+    accuracy = over_seeds([run["summary"]["accuracy"] for run in group])
+    return accuracy + (f" ({' / '.join(by_group)})" if by_group else "")
 
 
 def _mean(group: list[dict[str, Any]], name: str) -> float:
     return 100 * statistics.mean(run["summary"][name] for run in group)
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

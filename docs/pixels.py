@@ -7,6 +7,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from shown import over_seeds, table
+
 ROWS = {
     "camvid-cross_entropy": "cross-entropy",
     "camvid-logit_adjusted": "logit-adjusted, alpha 1",
@@ -25,8 +27,10 @@ COLUMNS = {
     "miou_medium": "medium",
     "miou_few": "few",
 }
+STATIC = Path(__file__).parent / "_static"  # where the command in results/queue_camvid.yaml puts its figures
 FIGURES = {
     "camvid-alpha.png": "mIoU and mAcc over alpha: trained at each, and one model moved at test",
+    "camvid-iou.png": "IoU of each class over its share of the training pixels",
     "camvid-masks.png": "Four test images, their true masks, and what three models paint",
 }
 CAPTION = (
@@ -37,22 +41,51 @@ CAPTION = (
 )
 
 
+def camvid(results: Path, static: Path = STATIC) -> str:
+    """The table of runs, and of `longtail report` what was drawn: its curves of alpha in numbers, and its figures."""
+    return "\n\n".join([camvid_table(results), *alpha_tables(static), *figures(static)])
+
+
 def camvid_table(results: Path) -> str:
     found = {name: _seeds(results, name) for name in ROWS}
     found = {name: runs for name, runs in found.items() if runs}
     if not found:
         return "None of the runs in `results/queue_camvid.yaml` is recorded yet."
     head = ["", "seeds", *COLUMNS.values(), "hours"]
-    lines = [head, ["---"] * len(head), *([ROWS[name], *_row(runs)] for name, runs in found.items())]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = table(head, [[ROWS[name], *_row(runs)] for name, runs in found.items()])
     epochs = sorted({run["epochs"] for runs in found.values() for run in runs})
-    return f"{table}\n\n{CAPTION.format(epochs=' or '.join(map(str, epochs)))}{''.join(map(_figure, FIGURES))}"
+    return f"{rows}\n\n{CAPTION.format(epochs=' or '.join(map(str, epochs)))}"
 
 
-def _figure(name: str) -> str:
-    """Of `longtail report`, where it was drawn."""
-    there = (Path(__file__).parent / "_static" / name).exists()
-    return f"\n\n```{{image}} _static/{name}\n:alt: {FIGURES[name]}\n:class: wide\n```" if there else ""
+def alpha_tables(static: Path) -> list[str]:
+    """mIoU and mAcc of each method over alpha, trained there and moved there, and how far these are apart."""
+    path = static / "camvid.json"
+    sweeps = json.loads(path.read_text()) if path.exists() else {}
+    return [_alpha_table(method, sweep) for method, sweep in sweeps.items() if len(sweep["trained"]) > 1]
+
+
+def _alpha_table(method: str, sweep: dict[str, list[list[float]]]) -> str:
+    trained, moved = ({round(alpha, 3): values for alpha, *values in sweep[way]} for way in ("trained", "moved"))
+    rows = [
+        [f"{alpha:g}", *(_per_cent(way.get(alpha), metric) for metric in (0, 1) for way in (trained, moved))]
+        for alpha in sorted(trained | moved)
+    ]
+    head = ["alpha", "mIoU, trained there", "mIoU, moved there", "mAcc, trained there", "mAcc, moved there"]
+    both = [alpha for alpha in trained if alpha in moved]
+    apart = [max(100 * abs(moved[alpha][metric] - trained[alpha][metric]) for alpha in both) for metric in (0, 1)]
+    return (
+        f"`{method}` trained at alpha, and the model of alpha 1 moved there at test, means over seeds:\n\n"
+        f"{table(head, rows)}\n\nThe curves are at most {apart[0]:.1f} points of mIoU and {apart[1]:.1f} of mAcc apart."
+    )
+
+
+def _per_cent(values: list[float] | None, metric: int) -> str:
+    return "" if values is None else f"{100 * values[metric]:.1f}"
+
+
+def figures(static: Path) -> list[str]:
+    there = [name for name in FIGURES if (static / name).exists()]
+    return [f"```{{image}} _static/{name}\n:alt: {FIGURES[name]}\n:class: wide\n```" for name in there]
 
 
 def _seeds(results: Path, name: str) -> list[dict[str, Any]]:
@@ -60,9 +93,5 @@ def _seeds(results: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _row(runs: list[dict[str, Any]]) -> list[str]:
-    cells = []
-    for name in COLUMNS:
-        values = [100 * run["summary"][name] for run in runs]
-        error = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "\\*"
-        cells.append(f"{statistics.mean(values):.1f}{error}")
+    cells = [over_seeds([run["summary"][name] for run in runs]) for name in COLUMNS]
     return [str(len(runs)), *cells, f"{statistics.mean(run['hours'] for run in runs):.2g}"]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shown import over_seeds, table
+
 from longtail import recipes
 from longtail.engine.queue import read_jobs
 from longtail.recipes.stated import stated
@@ -41,11 +43,8 @@ class Group:
     runs: tuple[dict[str, Any], ...]
 
     def mean(self, metric: str) -> str:
-        values = [100 * run["summary"][metric] for run in self.runs if run["summary"].get(metric) is not None]
-        if not values:
-            return ""
-        error = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-        return f"{statistics.mean(values):.1f}{error}"
+        values = [run["summary"][metric] for run in self.runs if run["summary"].get(metric) is not None]
+        return over_seeds(values) if values else ""
 
     def second(self) -> str:
         """Of a bank: the mixture's answer and the average of both."""
@@ -64,7 +63,7 @@ HEAD = """# Results
 
 This page is made from the files in `results/` whenever the site is built; no number on it was typed. Ours is always the
 last epoch of a run, answered as trained, in per cent on the balanced test set; nothing is chosen on the test split. ±
-is the sample standard deviation over seeds, and a row without it is of one seed. Hours are of all that a row needed,
+is the sample standard deviation over seeds, an asterisk marks a row of one seed. Hours are of all that a row needed,
 the teacher's or the backbone's own run included, on the hardware below its table, which did other work meanwhile.
 *Bank* is what the mixture over the bank answers, and the average of both answers, where there is a bank. *Paper* is the
 published number of the same data, method and network; where its epochs or its settings differ from ours that stands
@@ -207,11 +206,15 @@ def hardware(groups: list[Group]) -> str:
 
 def dry_runs(results: Path) -> str:
     """What the recipes cost whose images are not here."""
-    rows = []
-    for path in sorted([*(results / "dry_runs").glob("*.json"), *(results / "bench").glob("*-dry-run.json")]):
+    rows, places = [], set()
+    for path in sorted((results / "dry_runs").glob("*.json")):
         cost = json.loads(path.read_text())
+        batches = {stage.name: stage.batch_size for stage in recipes.build(cost["recipe"]).stages}
+        places.add(f"{cost['environment']['device']} ({cost['precision']})")
         for stage in cost["stages"]:
             bank = " x ".join(f"{n:,}" for n in stage["bank"])
+            batch, own = stage["batch_size"], batches[stage["stage"]]
+            used = stage.get("processor_seconds_a_step")
             rows.append(
                 [
                     f"`{cost['recipe']}`",
@@ -219,24 +222,23 @@ def dry_runs(results: Path) -> str:
                     stage["model"],
                     f"{cost['classes']:,}",
                     bank,
-                    str(stage["batch_size"]),
+                    f"{batch}" + (f" of {own}" if batch != own else ""),
+                    str(cost["environment"]["threads"]),
                     f"{stage['seconds_a_step']:.1f}",
+                    "" if used is None else f"{used:.1f}",
                     f"{stage['peak_gb']:.1f}",
                 ]
             )
     if not rows:
         return ""
-    head = ["recipe", "stage", "network", "classes", "bank", "batch", "seconds a step", "GB at most"]
+    head = ["recipe", "stage", "network", "classes", "bank", "batch", "threads", "seconds a step", "processor seconds"]
     return (
-        "## At full shape\n\nTwo steps of recipes whose images are not at hand, on generated ones: everything but the "
-        "pixels is the real thing. The batch is what fits on the machine that measured, one core of a CPU in bfloat16; "
-        f"memory is the process's, without its loader's.\n\n{table(head, rows)}"
+        "## At full shape\n\nTwo steps of recipes whose images are not at hand, on generated ones: all but the "
+        "pixels, and the sentences and weights of a CLIP, is the real thing. The batch is what fits on the machine "
+        "that measured, beside the recipe's where it is another. Processor seconds are this process's, of all threads, "
+        "where they were recorded: the machine did other work meanwhile. Memory is the process's too, without its "
+        f"loader's.\n\n{table([*head, 'GB at most'], rows)}\n\nHardware: {'; '.join(sorted(places))}."
     )
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def write(docs: Path, results: Path = ROOT / "results") -> None:

@@ -6,6 +6,8 @@ A second: scikit-learn's logistic regression on its digits with a long tail, and
 `longtail adjust` takes too.
 """
 
+from pathlib import Path
+
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
@@ -28,17 +30,19 @@ def balanced_accuracy(scores: np.ndarray) -> float:
 
 # Scores before the softmax, and what nobody can read off them: which prior they carry. Cross-entropy on the images as
 # they come leaves the training mix in the scores, so "train".
+folder = Path("runs/adjust_logits")
+folder.mkdir(parents=True, exist_ok=True)
 np.savez(
-    "scores.npz",
+    folder / "scores.npz",
     scores=model.decision_function(pixels[test]),
     labels=table.labels[test].astype(np.int64),
     classes=table.classes,
     counts=table.counts(),
     prior="train",
 )
-before = logits.load("scores.npz")
+before = logits.load(folder / "scores.npz")
 after = logits.adjust(before, prior=np.full(table.num_classes, 1 / table.num_classes))
-logits.save("adjusted.npz", after)
+logits.save(folder / "adjusted.npz", after)
 
 print(f"as they came         {balanced_accuracy(before.scores):.3f}")
 print(f"training prior out   {balanced_accuracy(after.scores):.3f}   ({after.adjusted})")
@@ -46,7 +50,7 @@ gain = balanced_accuracy(after.scores) - balanced_accuracy(before.scores)
 assert gain > TARGET, f"a gain of {gain:.3f} is below {TARGET}"
 
 try:
-    logits.adjust(logits.load("adjusted.npz"), prior=np.full(table.num_classes, 1 / table.num_classes))
+    logits.adjust(logits.load(folder / "adjusted.npz"), prior=np.full(table.num_classes, 1 / table.num_classes))
 except ValueError as error:
     print(f"a second time        {error}")
 else:

@@ -51,9 +51,10 @@ def patch_mixer(num_classes: int = 0, **_) -> nn.Module:
 
 if __name__ == "__main__":
     assert timm.is_model("patch_mixer")
-    command = "train digits-lt --method logit_adjusted --model patch_mixer --epochs 40 --batch-size 32 --out run"
-    assert main([*command.split(), "--lr", "0.003", "--set", "optim.kind=adamw"]) == 0
-    accuracy = json.loads(Path("run/result.json").read_text())["summary"]["balanced_accuracy"]
-    model = load("run")  # as long as the network is registered, its runs load by name
+    out = "runs/own_backbone"
+    command = "train digits-lt --method logit_adjusted --model patch_mixer --epochs 40 --batch-size 32 --lr 0.003"
+    assert main([*command.split(), "--set", "optim.kind=adamw", "--out", out, "--resume"]) == 0
+    accuracy = json.loads(Path(out, "result.json").read_text())["summary"]["balanced_accuracy"]
+    model = load(out)  # as long as the network is registered, its runs load by name
     print(f"{type(model.method.backbone.model).__name__}: balanced accuracy {accuracy:.3f}")
     assert accuracy > TARGET, f"{accuracy:.3f} is below {TARGET}"

@@ -18,20 +18,22 @@ SAME = 1e-3  # relative difference of the first epoch's loss: rounding, and no m
 
 TRAIN = "train digits-lt --method gml --model small_no_norm --epochs 30 --batch-size 32 --lr 0.003 --device cpu"
 TRAIN += " --precision float32 --set optim.kind=adamw --set teacher.optim.kind=adamw --set kd_weight=0"
+RUNS = "runs/torchrun"
 ONE = [sys.executable, "-m", "longtail"]
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "longtail"]
 
 
 def run(launcher: list[str], out: str) -> tuple[list[float], float]:
     """Train, and return the loss of every epoch and the balanced accuracy of the last."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LONGTAIL_CACHE": "cache"}  # the second run finds its teacher
-    subprocess.run([*launcher, *TRAIN.split(), "--out", out], check=True, env=environment)
+    cache = {"LONGTAIL_CACHE": f"{RUNS}/cache"}  # where the second run finds its teacher
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **cache}
+    subprocess.run([*launcher, *TRAIN.split(), "--out", out, "--resume"], check=True, env=environment)
     epochs = [json.loads(line) for line in Path(out, "metrics.jsonl").read_text().splitlines()]
     return [epoch["loss"] for epoch in epochs], epochs[-1]["balanced_accuracy"]
 
 
-one, alone = run(ONE, "one")
-two, together = run(TWO, "two")
+one, alone = run(ONE, f"{RUNS}/one")
+two, together = run(TWO, f"{RUNS}/two")
 print(f"\n{'epoch':>5s}  one process  two processes")
 for epoch in (1, 2, 5, 10, 30):
     print(f"{epoch:5d}  {one[epoch - 1]:11.5f}  {two[epoch - 1]:13.5f}")

@@ -50,6 +50,7 @@ def record(run: Path, name: str, results: Path = Path("results"), keep_weights: 
         if (run / file).exists() and (keep_weights or not file.endswith(".safetensors")):
             shutil.copyfile(run / file, folder / file)
     write_json(folder / "config.json", config)
+    write_json(folder / "result.json", last)  # it is a finished run, which `longtail report` takes
     return entry
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import longtail.measure.groups
 import longtail.measure.metrics
+from longtail.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 NEEDS = {"vision_language": "open_clip"}
@@ -42,6 +44,18 @@ def test_python_on_a_page_runs_and_prints_what_the_page_says(page, tmp_path, mon
         exec(compile(code, page.name, "exec"), namespace)
         said = capsys.readouterr().out
         assert not printed or said == printed
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/start.md"], ids=lambda page: page.name)
+def test_python_trains_into_no_folder_that_a_command_above_has_filled(page):
+    """A page is read from top to bottom."""
+    text = page.read_text(encoding="utf-8")
+    shown = "".join(
+        (ROOT / "docs" / name).read_text() for name in re.findall(r"\{literalinclude\} (_terminal/\S+)", text)
+    )
+    filled = set(re.findall(r"^(?:\$ )?longtail train .*--out (\S+)", text + shown, re.MULTILINE))
+    assert filled
+    assert not filled & set(re.findall(r'out="([^"]+)"', text))
 
 
 @pytest.mark.parametrize("module", [longtail.measure.groups, longtail.measure.metrics], ids=lambda m: m.__name__)
@@ -96,6 +110,20 @@ def test_the_readme_takes_a_row_as_soon_as_it_is_recorded(checkout):
     assert text.count("the teacher's") == 1
     assert "GML's teacher is the logit-adjusted run" in " ".join(text.split())
     assert (checkout / "docs/_static/tail.png").stat().st_size > 10_000
+
+
+def test_every_method_says_when_to_use_it_and_when_not():
+    said = yaml.safe_load((ROOT / "docs/when.yaml").read_text())
+    assert list(said) == list(METHODS)
+    for name, sentences in said.items():
+        assert set(sentences) == {"use", "not"}, name
+        assert all(sentence.strip().endswith(".") for sentence in sentences.values()), name
+
+
+def test_the_log_is_newest_first():
+    dates = re.findall(r"^## (\d{4}-\d\d-\d\d): (?!experiments:)", (ROOT / "dev/LOG.md").read_text(), re.MULTILINE)
+    assert dates == sorted(dates, reverse=True)
+    assert len(dates) == (ROOT / "dev/LOG.md").read_text().count("\n## ")
 
 
 def test_links_beside_the_code_lead_somewhere(links):

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def results_page():
+    sys.path.insert(0, str(ROOT / "docs"))  # as Sphinx has it
     spec = importlib.util.spec_from_file_location("results_page", ROOT / "docs/results_page.py")
     assert spec
     assert spec.loader
@@ -59,7 +60,7 @@ def test_seeds_are_one_row_with_their_deviation_and_a_teachers_hours_count(resul
     assert "39.0 / 42.0" in cells  # the mixture, and both
     assert "53.0 (200 epochs)" in cells
     assert cells[-3:] == ["30 + 40", "0.75", "0, 1, 2"]
-    assert row(text, "teacher")[1] == "38.0"
+    assert row(text, "teacher")[1] == "38.0\\*"
     assert "a processor, 1 thread, torch 2.15.0" in text
     assert "Not run yet: `never`" in text
 
@@ -91,11 +92,27 @@ def test_a_learned_temperature_has_its_curve(results_page, tmp_path):
 
 def test_costs_at_full_shape_are_a_table(results_page, tmp_path):
     stage = {"stage": "student", "method": "gml", "model": "resnet50", "batch_size": 8, "bank": [65536, 2048]}
-    cost = {"recipe": "inat18-100", "classes": 8142, "stages": [stage | {"seconds_a_step": 61.24, "peak_gb": 5.5}]}
+    stages = [stage | {"seconds_a_step": 61.24, "processor_seconds_a_step": 20.5, "peak_gb": 5.5}]
+    stages.append(stages[0] | {"stage": "teacher", "bank": [], "batch_size": 128})
+    del stages[1]["processor_seconds_a_step"]
+    cost = {"recipe": "inat18-100", "classes": 8142, "precision": "bfloat16", "stages": stages}
+    cost["environment"] = {"device": "a processor", "threads": 2}
     (tmp_path / "dry_runs").mkdir()
     (tmp_path / "dry_runs/inat18-100.json").write_text(json.dumps(cost))
-    cells = row(results_page.page(tmp_path), "inat18-100")
-    assert cells[1:] == ["student, gml", "resnet50", "8,142", "65,536 x 2,048", "8", "61.2", "5.5"]
+    text = results_page.page(tmp_path)
+    assert "| 8 of 128 | 2 | 61.2 | 20.5 | 5.5 |" in text
+    assert "| 128 | 2 | 61.2 |  | 5.5 |" in text
+    assert row(text, "inat18-100")[1:5] == ["student, gml", "resnet50", "8,142", "65,536 x 2,048"]
+    assert "Hardware: a processor (bfloat16)." in text
+
+
+def test_every_dry_run_here_is_named_after_its_recipe_and_is_on_the_page(results_page):
+    results = ROOT / "results"
+    assert not list((results / "bench").glob("*dry*"))
+    text = results_page.dry_runs(results)
+    for path in (results / "dry_runs").glob("*.json"):
+        assert json.loads(path.read_text())["recipe"] == path.stem
+        assert f"| `{path.stem}` |" in text
 
 
 def test_every_job_of_the_lists_here_is_a_run_or_still_to_be_done(results_page):

@@ -105,9 +105,13 @@ def _grouped(runs: Sequence[Run]) -> list[Group]:
     """Runs that differ in the seed alone belong together, by the method's name, and the folder's where those clash."""
     members: dict[str, list[Run]] = {}
     for run in runs:
+        if run.model.adjusted:  # it was not trained so: its curves and its hours are the original's
+            raise LongtailError(
+                f"{run.folder} was adjusted ({run.model.adjusted['what']}): report the run it was made from, and "
+                f"measure this one with `longtail evaluate {run.folder}`"
+            )
         recipe = to_dict(replace(run.recipe, seed=0, name=""))
-        key = json.dumps([recipe, run.model.adjusted], sort_keys=True)
-        members.setdefault(key, []).append(run)
+        members.setdefault(json.dumps(recipe, sort_keys=True), []).append(run)
     methods = [same[0].model.card["method"] for same in members.values()]
     groups = []
     for method, same in zip(methods, members.values(), strict=True):
@@ -134,9 +138,6 @@ def _pass(groups: Sequence[Group], notes: list[str]) -> dict[str, Passed]:
     passed: dict[str, Passed] = {}
     for group in groups:
         run = group.runs[0]
-        if "tau" in run.model.adjusted:
-            notes.append(f"{group.name} is tau-normalised: it has no log-likelihood, so it is not in every figure.")
-            continue
         try:
             here = questions(run)
         except LongtailError as error:

@@ -3,6 +3,9 @@
     L = -log( n_y e^{z_y} / sum_c n_c e^{z_c} ),   z = w_c . x + b_c
 
 log n_c and log p_c differ by a constant, so this is logit adjustment (Menon et al., ICLR 2021) at tau = 1.
+
+No difference between the paper's loss and the authors' code is known. What tables call BALMS is sometimes this loss and
+sometimes the paper's whole method, whose second stage learns a sampler beside it; that stage is not here.
 """
 
 from longtail.likelihood.linear import Linear

@@ -14,6 +14,9 @@ has 2.0 and 0.6); tau = 0.1 for CIFAR, 0.07 for ImageNet. No CIFAR code was rele
 numbers. The batch statistics of the MLP are of the two contrast views; in the authors' code the class view passes
 through it too.
 
+For CIFAR the paper gives the class view AutoAugment and Cutout and both contrast views SimCLR's augmentation. Here one
+augmentation is for every view unless it is said otherwise: `--set views.query=simclr --set views.key=simclr`.
+
 `teacher=True` is the paper of GML's ablation row "BCL with teacher-student", of which it says no more: here the key
 view passes through the frozen teacher and an MLP of its own instead of through the student; all else is as above.
 """

@@ -5,6 +5,10 @@
 Default gamma = 1, as in LDAM's code; 2 is usual in detection. For one's own comparison tables: the weight follows the
 network's confidence and not the class, so it does little for a tail. Use `logit_adjusted` for results.
 
+Where paper and code differ: the paper's loss is a sum of sigmoids over classes (`class_balanced_focal` has that form);
+this is the one of LDAM's code and of the tables. With class weights that code takes p from the weighted loss, so that a
+weight changes p; there are none here.
+
 The class mass is that of the counts; that easy samples count less is not in it.
 """
 

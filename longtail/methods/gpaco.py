@@ -1,11 +1,16 @@
 """Generalised parametric contrastive learning, GPaCo (Cui et al., TPAMI 2023): PaCo without the momentum encoder.
 
-The loss of `paco.py`. Both views pass through the same network with gradient, both are anchors and both have their
-centres' term (2B anchors); the queue holds the network's own past projections of the second view. The projection has
-two hidden layers and no BatchNorm. Optional label smoothing on the centres.
+    L_i = -( beta sum_c t_c lp(centre c) + alpha sum_{k of class y} lp(k) ) / ( beta + alpha #{k of class y} )
+    lp  = log softmax over { w_c . x + b_c + log p_c : c } u { v_i.k / tau : k },   v = MLP(x) / |MLP(x)|
 
-Views: class, key. Defaults: alpha = 0.05, tau = 0.2, queue of 8192. No CIFAR script was ever released. The batch
-enters the queue after it was scored, for both its views are contrasts with gradient already.
+t is 1 at y and 0 elsewhere; with label smoothing 1 - s at y and s / (C - 1) elsewhere. The contrasts k are the other
+2B - 1 projections of the batch and the queue; gamma = 1 multiplies them in the softmax's sum. It is the loss of
+`paco.py`, but both views pass through the same network with gradient, both are anchors and both have their centres'
+term; the queue holds the network's own past projections of the second view. The projection has two hidden layers and no
+BatchNorm.
+
+Views: class, key. Defaults: alpha = 0.05, beta = 1, tau = 0.2, queue of 8192. No CIFAR code was ever released. The
+batch enters the queue after it was scored, for both its views are contrasts with gradient already.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
     L = -log softmax_c( cos(x, m_c) / tau_s + tau log p_c )[y],   tau_s = 1/30, tau = 1
 
 The paper's baseline rows named "Balanced Softmax" use a linear head: see `balanced_softmax.py`.
+
+Where paper and code differ: the formula is the same. The authors of logit adjustment train CIFAR-100-LT for 1419 epochs
+in their code, so its numbers stand beside no table of 200, and add a small constant inside the logarithm; here a class
+without an image has log 0 and is never answered. GML's authors add the prior in training alone, as here.
 """
 
 from longtail.likelihood.cosine import Cosine

@@ -10,6 +10,9 @@ Two views: class (which is the query: only it is an anchor), key. Defaults are C
 of 1024, projection 64-64-32; ImageNet-LT has 0.05, 0.2 (0.07 with ResNeXt-50), 8192 and 128. The published rows take
 400 epochs, warm-up 10, and the last epoch here where the authors keep the best on the test split.
 
+For CIFAR the authors give the class view AutoAugment and Cutout and the key view MoCo's augmentation. Here one
+augmentation is for every view unless it is said otherwise: `--set views.key=simclr`.
+
 Where this differs from the authors' code: the ring of k rows holds the batch's keys too, which enter before it is
 scored (there k rows beside them); unfilled rows are masked (there random, normalised along the wrong axis, so nearly
 zero); BatchNorm statistics are of the key batch as it is, not shuffled over devices; other ranks' queries are

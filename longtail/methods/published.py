@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from torch import nn
 
 from longtail.recipe import Stage
+
+Objective = TypeVar("Objective", bound=Callable[..., nn.Module])
 
 
 def single_stage(base: Stage) -> tuple[Stage, ...]:
@@ -15,11 +18,11 @@ def single_stage(base: Stage) -> tuple[Stage, ...]:
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Generic[Objective]):
     """`objective(counts, dim, **settings)` is the loss with its head; the columns are for people and for the docs."""
 
     name: str
-    objective: Callable[..., nn.Module]
+    objective: Objective
     paper: str
     likelihood: str
     samples: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +28,29 @@ WORDS = ("as-trained", "uniform", "train", "val", "test")  # of --prior
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder opened with the data it is asked about."""
+    """A run folder opened, and the data it is asked about, which painting one's own images does not need."""
 
     folder: Path
     recipe: Recipe
     model: PixelModel
-    table: PixelTable
     device: Device
+    data: str
+
+    @cached_property
+    def table(self) -> PixelTable:
+        table = sources.load(self.data, root=self.recipe.data.root)
+        trained.same_classes(table.classes, self.model.classes, self.folder)
+        table.counted["train"] = self.counts  # other data keep the training's counts
+        return table
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[C] int64 training pixels."""
+        return np.array(self.model.card["counts"], np.int64)
 
     @property
     def groups(self) -> Groups:
-        return by_terciles(self.table.counts())
+        return by_terciles(self.counts)
 
     @property
     def alpha(self) -> float:
@@ -59,11 +72,9 @@ def open_run(folder: Path, data: str | None = None, device: str = "auto") -> Run
     model = models.load(folder)
     about = folder if (folder / "config.json").exists() else folder.parent  # a teacher lies in its student's folder
     recipe = from_dict(read_json(about / "config.json")["recipe"], str(about / "config.json"))
-    table = sources.load(data or recipe.data.source, root=recipe.data.root)
-    trained.same_classes(table.classes, model.classes, folder)
-    table.counted["train"] = np.array(model.card["counts"], np.int64)  # other data keep the training's counts
     place = choose(recipe.precision, device)
-    return Run(folder, recipe, model.to(place.torch, memory_format=place.memory_format), table, place)  # type: ignore[call-overload]
+    model.to(place.torch, memory_format=place.memory_format)  # type: ignore[call-overload]
+    return Run(folder, recipe, model, place, data or recipe.data.source)
 
 
 def read_prior(prior: str, run: Run) -> torch.Tensor | None:
@@ -73,7 +84,7 @@ def read_prior(prior: str, run: Run) -> torch.Tensor | None:
     if prior == "uniform":
         return uniform(len(run.model.classes))
     if prior in ("train", "val", "test"):
-        return log_prior(torch.from_numpy(run.table.counts(prior)))
+        return log_prior(torch.from_numpy(run.counts if prior == "train" else run.table.counts(prior)))
     if not Path(prior).exists():
         raise LongtailError(f"--prior takes {', '.join(WORDS)} or a file, and there is no {prior!r}")
     return from_file(prior, run.model.classes)
@@ -100,7 +111,7 @@ def sweep(run: Run, alphas: Sequence[float]) -> list[np.ndarray]:
 
     Only answers move; what a prior does to the features in training this cannot show.
     """
-    log_p = log_prior(torch.from_numpy(run.table.counts()))
+    log_p = log_prior(torch.from_numpy(run.counts))
     shifts = [(1 - alpha) * log_p.nan_to_num(neginf=0)[:, None, None].to(run.device.torch) for alpha in alphas]
     counted = [Confusion(len(run.model.classes), run.device.torch) for _ in alphas]
     for batch in stages.whole_images(stages.pixels_of(run.recipe), run.table, run.device).epoch(0):

@@ -43,7 +43,7 @@ def evaluate(run: Path, data: str | None, split: str | None, prior: str | None, 
     out = out or run / "eval" / told_apart(name, "" if prior in answers.WORDS else prior, data or "")
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "report.json", {"prior": prior, "split": split, "summary": summary, "confusion": matrix.tolist()})
-    metrics.write_csv(out / "per_class.csv", matrix, opened.model.classes, opened.table.counts(), opened.groups)
+    metrics.write_csv(out / "per_class.csv", matrix, opened.model.classes, opened.counts, opened.groups)
     return f"{render({f'prior {prior}': summary}, metrics.HEADLINE)}\n\nsaved {out}"
 
 

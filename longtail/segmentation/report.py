@@ -85,7 +85,7 @@ def report(folders: Sequence[Path], out: Path | None = None, device: str = "auto
     figures = {
         "masks": _masks(shown[:3]),
         "iou": plots.iou_against_frequency(
-            first.table.counts(), {group.name: group.iou for group in shown}, first.model.classes
+            first.counts, {group.name: group.iou for group in shown}, first.model.classes
         ),
     }
     sections = [
@@ -197,5 +197,5 @@ def _class_table(groups: Sequence[Group]) -> dict[str, list]:
     rows = []
     for c, name in enumerate(run.model.classes):
         values = [None if np.isnan(group.iou[c]) else round(100 * float(group.iou[c]), 1) for group in groups]
-        rows.append([name, run.groups.name(c), int(run.table.counts()[c]), *values])
+        rows.append([name, run.groups.name(c), int(run.counts[c]), *values])
     return {"columns": columns, "rows": rows}

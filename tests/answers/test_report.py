@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,6 +201,21 @@ def test_runs_of_other_data_and_unfinished_ones_are_refused(here):
     os.remove("runs/plain/result.json")
     with pytest.raises(LongtailError, match="holds no finished run"):
         report([here / "runs/plain"])
+
+
+def test_a_recorded_run_has_a_page_without_its_images(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("LONGTAIL_DATA", str(tmp_path / "nothing"))
+    recorded = Path(__file__).parents[2] / "results/runs/cifar100-lt-30-gml"
+    assert cli.main(["report", str(recorded), "--out", str(tmp_path / "report.html"), "--device", "cpu"]) == 0
+    summary = json.loads((recorded / "result.json").read_text())["summary"]
+    assert f"{100 * summary['few']:.1f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", [{"prior": "train"}, {"tau": 0.5}])
+def test_an_adjusted_run_was_not_trained_so(here, how):
+    saved = lt.adjust("runs/plain", device="cpu", **how).save()
+    with pytest.raises(LongtailError, match=r"report the run it was made from"):
+        report([saved])
 
 
 def test_the_page_is_the_same_to_the_byte(trained_runs, page):

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from longtail.engine import queue
 from longtail.engine.queue import Job, read_jobs, work
+from longtail.engine.stages import Finished
 from longtail.errors import LongtailError
 from longtail.record import record
 
@@ -153,3 +155,12 @@ def test_a_record_has_the_stages_in_the_order_they_were_trained(tmp_path):
     entry = record(run, "three", results)
     assert [stage["stage"] for stage in entry["stages"]] == list(names)
     assert json.loads((results / "three.json").read_text()) == entry
+    assert json.loads((results / "runs/three/result.json").read_text()) == entry["stages"][-1]
+
+
+def test_every_recorded_run_is_a_finished_one(tmp_path):
+    """So that `longtail report` takes it."""
+    results = Path(__file__).parents[2] / "results"
+    for folder in (results / "runs").iterdir():
+        last = json.loads((results / f"{folder.name}.json").read_text())["stages"][-1]
+        assert Finished(**json.loads((folder / "result.json").read_text())) == Finished(**last), folder.name

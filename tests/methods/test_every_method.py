@@ -8,6 +8,7 @@ import pytest
 import torch
 from squares import squares
 
+import longtail.methods
 from longtail.data.table import ImageTable
 from longtail.engine import stages, trained
 from longtail.engine.device import choose
@@ -24,6 +25,11 @@ from longtail.types import Batch
 
 COUNTS = [24, 12, 6, 1]
 SMALL = {"k": 32, "k_m": 2, "embed": 8}  # where a method has them
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_objective_has_its_name_and_is_no_module(name):
+    assert getattr(longtail.methods, name) is METHODS[name].objective
 
 
 def settings(name: str) -> dict:

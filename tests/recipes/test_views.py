@@ -1,12 +1,17 @@
 """Which augmentation feeds which view of a sample, recipe by recipe, as papers and authors have it."""
 
+import importlib
+import re
+
 import numpy as np
 import pytest
 
 from longtail.cli import main
 from longtail.data.batch_augment import VIEWS
 from longtail.methods import build_objective
+from longtail.recipe import Data, Recipe, Stage
 from longtail.recipes import RECIPES
+from longtail.recipes.change import change
 from longtail.recipes.imagenet_lt import imagenet_lt_90
 
 
@@ -36,6 +41,20 @@ def test_the_authors_preset_stacks():
         "query": "randstack",
         "key": "randstack",
     }
+
+
+@pytest.mark.parametrize(
+    ("method", "views"),
+    [
+        ("paco", {"class": "autoaugment", "key": "simclr"}),
+        ("bcl", {"class": "autoaugment", "query": "simclr", "key": "simclr"}),
+    ],
+)
+def test_a_docstring_says_how_to_set_the_authors_views(method, views):
+    source = importlib.import_module(f"longtail.methods.{method}").__doc__
+    said = re.findall(r"--set (views\.\w+=\w+)", source or "")
+    recipe = Recipe(Data("cifar100-lt"), (Stage(method=method, augment="autoaugment"),))
+    assert views_of(change(recipe, said).stages[-1]) == views
 
 
 @pytest.mark.parametrize("name", RECIPES)

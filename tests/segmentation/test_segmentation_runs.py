@@ -171,6 +171,22 @@ def test_predict_paints_masks_and_overlays(trained, scenes, tmp_path, capsys):
         assert predict(opened, [folder, broken], tmp_path / "more") == (8, 1)
 
 
+def test_painting_needs_no_training_data(trained, scenes, tmp_path, capsys):
+    """A model goes where its images do not; the prior of its training is in its card."""
+    moved = shutil.copytree(trained, tmp_path / "run")
+    config = json.loads((moved / "config.json").read_text())
+    config["recipe"]["data"]["source"] = "gone/"
+    write_json(moved / "config.json", config)
+    predict_there = ["predict", str(moved), str(scenes / "images/test"), "--device", "cpu"]
+    for prior in ("as-trained", "uniform", "train"):
+        painted = [tmp_path / place / prior for place in ("here", "there")]
+        for command, out in zip((["predict", str(trained), *predict_there[2:]], predict_there), painted, strict=True):
+            assert main([*command, "--prior", prior, "--out", str(out)]) == 0
+        assert (painted[0] / "000.png").read_bytes() == (painted[1] / "000.png").read_bytes()
+    assert main([*predict_there, "--prior", "test"]) == 2  # the mix of those images is known to their masks alone
+    assert "gone" in capsys.readouterr().err
+
+
 def test_evaluate_on_the_command_line(trained, scenes, tmp_path, capsys):
     assert main(["evaluate", str(trained), "--prior", "uniform", "--device", "cpu"]) == 0
     assert "prior uniform" in capsys.readouterr().out

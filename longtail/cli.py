@@ -87,8 +87,8 @@ def train(
     """Train on a benchmark's name, a folder, or a list file. What is not said is derived from the data, and printed.
 
     Args:
-        data: digits-lt, cifar10-lt, cifar100-lt, imagenet-lt, places-lt, inat18, imagenet (balanced), or the path of
-            your images; for pixels camvid, ade20k, or your folder.
+        data: digits-lt, cifar10-lt, cifar100-lt, cifar100-lt-dev (to choose by), imagenet-lt, places-lt, inat18,
+            imagenet (balanced), or the path of your images; for pixels camvid, ade20k, or your folder.
         task: classification, or segmentation of pixels.
         method: see `longtail list methods`; gml, or cross_entropy where there is no tail, if not said.
         alpha: what multiplies the log prior of a segmentation in training; 1 if not said.

@@ -29,7 +29,13 @@ def record(folder: Path, name: str, accuracy: float, **more) -> None:
         "data": {"source": "cifar100-lt", "imbalance": 100.0},
         "seed": 0,
         "epochs": 40,
-        "summary": {"accuracy": accuracy, "many": accuracy, "medium": accuracy, "few": accuracy},
+        "summary": {
+            "accuracy": accuracy,
+            "balanced_accuracy": accuracy,
+            "many": accuracy,
+            "medium": accuracy,
+            "few": accuracy,
+        },
         "parameters": 470_004,
         "stages": [{"stage": "student", "epochs": 40, "hours": 0.5}],
         "keys": "",
@@ -50,7 +56,7 @@ def test_seeds_are_one_row_with_their_deviation_and_a_teachers_hours_count(resul
         "- {name: never, run: train x}\n"
     )
     for seed, accuracy in enumerate((0.40, 0.41, 0.42)):
-        second = {"kernel": {"accuracy": accuracy - 0.02}, "both": {"accuracy": accuracy + 0.01}}
+        second = {"kernel": {"balanced_accuracy": accuracy - 0.02}, "both": {"balanced_accuracy": accuracy + 0.01}}
         record(tmp_path, f"gml-s{seed}", accuracy, seed=seed, keys="results/runs/teacher", second=second)
     record(tmp_path, "teacher", 0.38, method="logit_adjusted", stages=[{"stage": "train", "epochs": 30, "hours": 0.25}])
     text = results_page.page(tmp_path)

@@ -23,7 +23,7 @@ from longtail.data.table import SPLITS, ImageTable, PixelStore, in_memory
 from longtail.errors import LongtailError, NotHere
 
 # Name -> imbalance: the usual one for those that are cut, their own for those that are lists.
-CUT = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100}
+CUT = {"digits-lt": 50, "cifar10-lt": 100, "cifar100-lt": 100, "cifar100-lt-dev": 100}
 BENCHMARKS = CUT | {name: round(b.largest / b.smallest) for name, b in LISTED.items()}
 
 FOLDERS = ("imagenet",)  # balanced ones, a folder for each split and in it one for each class, as published
@@ -66,6 +66,9 @@ def load(
     One's own data is what `sources.load` takes: a path or a data set object. A benchmark without `imbalance` has its
     usual one, and imbalance 1 leaves it balanced. `root` is where benchmarks are looked for, and what the paths in a
     list are relative to.
+
+    cifar100-lt-dev is cifar100-lt with its test images out of sight: it is reported on the training images that the
+    tail leaves out, so that what is chosen by it is not chosen on the test split.
     """
     name = str(source) if isinstance(source, (str, Path)) else ""
     if name in BENCHMARKS:
@@ -81,7 +84,9 @@ def load(
         raise LongtailError(f"There is no benchmark and no file {name!r}; the benchmarks are {', '.join(BENCHMARKS)}.")
     else:
         table = sources.load(source, root=root, columns=columns)
-    if imbalance is not None:
+    if name == "cifar100-lt-dev":
+        table = replace(tails.with_the_rest_as_test(table, imbalance, profile, subset_seed), name=name)
+    elif imbalance is not None:
         table = tails.cut(table, imbalance, profile, subset_seed)
     if name not in BENCHMARKS:
         return table

@@ -5,6 +5,7 @@ A profile says how many images each class keeps, class 0 the most; `subset` says
 a point or two, so its seed is an argument of its own and a run's seed never reaches it.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,24 @@ def subset(labels: np.ndarray, counts: np.ndarray, seed: int = 0) -> np.ndarray:
 
 def cut(table: ImageTable, imbalance: float, profile: str = "exp", seed: int = 0) -> ImageTable:
     """The table with its training split cut to a tail; the other splits stay as they are, after it."""
+    kept = _kept(table, imbalance, profile, seed)
+    return table.take(np.concatenate([kept, np.flatnonzero(table.split != SPLITS.index("train"))]))
+
+
+def with_the_rest_as_test(table: ImageTable, imbalance: float, profile: str = "exp", seed: int = 0) -> ImageTable:
+    """The same tail, and for a test split the training images that it leaves out: many of the rare classes, few or none
+    of the frequent ones, so that balanced accuracy is what to read. The other splits are left out.
+    """
+    kept = _kept(table, imbalance, profile, seed)
+    rest = np.setdiff1d(table.rows("train"), kept)
+    if not len(rest):
+        raise LongtailError(f"Imbalance {imbalance:g} leaves no training image of {table.name} out, to choose by.")
+    split = np.repeat(np.array([SPLITS.index("train"), SPLITS.index("test")], np.uint8), [len(kept), len(rest)])
+    return replace(table.take(np.concatenate([kept, rest])), split=split)
+
+
+def _kept(table: ImageTable, imbalance: float, profile: str, seed: int) -> np.ndarray:
+    """The training rows of the tail."""
     available = table.counts()
     if profile not in PROFILES:
         raise LongtailError(f"There is no profile {profile!r}; choose one of {', '.join(PROFILES)}.")
@@ -108,5 +127,4 @@ def cut(table: ImageTable, imbalance: float, profile: str = "exp", seed: int = 0
             f"its smallest class has {largest}, so {largest} is the most it allows."
         )
     train = table.rows("train")
-    kept = train[subset(table.labels[train], counts, seed)]
-    return table.take(np.concatenate([kept, np.flatnonzero(table.split != SPLITS.index("train"))]))
+    return train[subset(table.labels[train], counts, seed)]

@@ -106,6 +106,18 @@ def assert_same(one, other):
     assert (one.images.pixels == other.images.pixels).all()
 
 
+def test_what_is_chosen_by_sees_no_test_image(shared_data, from_parquet):
+    table = load("cifar100-lt-dev", root=shared_data)
+    train, test, real = table.rows("train"), table.rows("test"), from_parquet
+    assert (len(train), len(test), len(table)) == (10_847, 39_153, 50_000)
+    assert (table.images.pixels[train] == real.images.pixels[real.rows("train")]).all()
+    assert (table.counts() + table.counts("test") == 500).all()
+    seen = {image.tobytes() for image in table.images.pixels}
+    assert sum(image.tobytes() in seen for image in real.images.pixels[real.rows("test")]) < 20  # CIFAR's own copies
+    with pytest.raises(LongtailError, match="leaves no training image"):
+        load("cifar100-lt-dev", root=shared_data, imbalance=1)
+
+
 def test_missing_data_says_what_to_put_where(tmp_path, monkeypatch):
     with pytest.raises(LongtailError, match=r"cifar-100-python .* LONGTAIL_DATA"):
         load("cifar100-lt", root=tmp_path)

@@ -302,7 +302,10 @@ def evaluate(
         keep_scores=save_scores,
     )
     print(done)
-    print(f"\nsaved {done.save(out or opened.beside / 'eval' / done.name)}   next: longtail report {run}")
+    hint = (
+        "" if opened.model.adjusted else f"   next: longtail report {run}"
+    )  # an adjusted run has no training to report
+    print(f"\nsaved {done.save(out or opened.beside / 'eval' / done.name)}{hint}")
 
 
 def predict(

@@ -84,15 +84,14 @@ def load(
         raise LongtailError(f"There is no benchmark and no file {name!r}; the benchmarks are {', '.join(BENCHMARKS)}.")
     else:
         table = sources.load(source, root=root, columns=columns)
-    if name == "cifar100-lt-dev":
-        table = replace(tails.with_the_rest_as_test(table, imbalance, profile, subset_seed), name=name)
-    elif imbalance is not None:
-        table = tails.cut(table, imbalance, profile, subset_seed)
+    if imbalance is not None:
+        cut = tails.with_the_rest_as_test if name == "cifar100-lt-dev" else tails.cut
+        table = cut(table, imbalance, profile, subset_seed)
     if name not in BENCHMARKS:
         return table
     again = {"source": name, "root": None if root is None else str(root), "imbalance": imbalance}
     again |= {"profile": profile, "subset_seed": subset_seed}
-    return replace(in_memory(table) if name in CUT else table, loaded=again)
+    return replace(in_memory(table) if name in CUT else table, name=name, loaded=again)
 
 
 def _needed(folder: Path) -> Path:

@@ -141,7 +141,7 @@ def test_as_a_user_types_it(vit, photographs, tmp_path, capsys, monkeypatch):
     short = ["--epochs=1", "--batch-size=8", "--device=cpu"]
     assert main([*train, *short, "--sentences", "corpus.jsonl", "--out=run"]) == 0
     shown = capsys.readouterr().out
-    assert "text: 7 templates around the class name, and 1 sentences from corpus.jsonl" in shown
+    assert "text: 7 templates around the class name, and 1 sentence from corpus.jsonl" in shown
     assert "no sentence about 1 class (Żubr): the name alone is used" in shown
     assert "gml_text (train)" in shown
     assert main([*train, *short, "--dry-run"]) == 0

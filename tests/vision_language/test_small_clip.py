@@ -135,7 +135,8 @@ def test_a_queue_runs_it_and_keeps_what_the_next_job_starts_from(data, tmp_path,
     assert outcome.how == "done"
     assert commands[0][1:3] == ["-m", "longtail.small_clip"]
     kept = tmp_path / "results" / "runs" / "small"
-    expected = {"open_clip_config.json", "model.safetensors", "corpus.jsonl", "config.json", "metrics.jsonl"}
+    expected = {"open_clip_config.json", "model.safetensors", "corpus.jsonl"}
+    expected |= {"config.json", "metrics.jsonl", "result.json"}
     assert {path.name for path in kept.iterdir()} == expected
     entry = json.loads((tmp_path / "results" / "small.json").read_text())
     assert (entry["method"], entry["seed"], entry["epochs"]) == ("small_clip", 3, 1)

@@ -415,7 +415,7 @@ def less_accuracy_table() -> str:
     if not rows:
         return "No run is recorded in `results/` yet."
     head = ["", "accuracy (many / medium / few)", "seeds", "step, times one without a teacher"]
-    head += [f"contrast term, times all: {shape['name']}" for shape in banks]
+    head += [f"contrast term, times all in float32: {shape['name']}" for shape in banks]
     about = (
         "CIFAR-100-LT of imbalance 100, a ResNet-20 taught by a ResNet-32, 30 epochs; costs are of the tables above."
     )

@@ -414,10 +414,10 @@ def less_accuracy_table() -> str:
             rows.append([setting, _measured(group), str(len(group)), of_step, *of_bank])
     if not rows:
         return "No run is recorded in `results/` yet."
-    head = ["", "accuracy (many / medium / few)", "seeds", "step, times one without a teacher"]
-    head += [f"contrast term, times all in float32: {shape['name']}" for shape in banks]
+    head = ["", "accuracy (many / medium / few)", "seeds", "step", *(f"term, {shape['name']}" for shape in banks)]
     about = (
-        "CIFAR-100-LT of imbalance 100, a ResNet-20 taught by a ResNet-32, 30 epochs; costs are of the tables above."
+        "CIFAR-100-LT of imbalance 100, a ResNet-20 taught by a ResNet-32, 30 epochs. *Step* is times a step without a "
+        "teacher, *term* the contrast term times that of the whole bank in float32, both from the tables above."
     )
     return f"{table(head, rows)}\n\n{about} {CAPTION}"
 

@@ -92,18 +92,19 @@ def train(
     """
     named = isinstance(data, str | Path)
     changes = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
-    source = Data(
+    source = data_of(
         str(data) if named else "",
-        None if data_root is None else str(data_root),
-        imbalance,
-        tail,
+        changes,
+        data_root=data_root,
+        imbalance=imbalance,
+        tail=tail,
+        subset_seed=subset_seed,
         label_column=label_column,
         group_column=group_column,
-        val_fraction=hold_out,
+        hold_out=hold_out,
         on_bad_image=on_bad_image,
-        subset_seed=subset_seed,
     )
-    source, say = data_of(source, changes), (lambda line: None) if quiet else print
+    say = (lambda line: None) if quiet else print
     if named:
         table = stages.load_data(source, say)
     else:

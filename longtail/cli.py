@@ -135,7 +135,7 @@ def train(
 
     why: list[str] = []
     task_of: dict[str, Any] = {}
-    changes, root = list(set), str(data_root) if data_root else None
+    changes = list(set)
     of_images = {
         "clip": clip is not None,
         "sentences": sentences is not None,
@@ -167,7 +167,7 @@ def train(
             weights=weights is not None,
             **of_images,
         )
-        recipe = from_config(config, changes, seed=seed, precision=precision, root=root)
+        recipe = from_config(config, changes, seed=seed, precision=precision, root=data_root)
         if task == "segmentation" or recipe.pixels is not None:
             from longtail.segmentation import command
 
@@ -179,7 +179,7 @@ def train(
 
         refuse(NOT_OF_PIXELS, **of_images)
         recipe, table, why = command.recipe_of(
-            data_of(recipes.Data(data, root), changes),
+            data_of(data, changes, data_root=data_root),
             method=method or "gml",
             alpha=alpha,
             model=model,
@@ -200,18 +200,18 @@ def train(
             )
         if clip and model:
             raise LongtailError("--clip stands in the place of --model: give one of them")
-        source = recipes.Data(
+        source = data_of(
             data,
-            root,
-            imbalance,
-            tail,
+            changes,
+            data_root=data_root,
+            imbalance=imbalance,
+            tail=tail,
+            subset_seed=subset_seed,
             label_column=label_column,
             group_column=group_column,
-            val_fraction=hold_out,
+            hold_out=hold_out,
             on_bad_image=on_bad_image,
-            subset_seed=subset_seed,
         )
-        source = data_of(source, changes)
         table = load_data(source, print)
         size = getattr(table.images, "pixels", None)
         recipe, why = derive(

@@ -123,19 +123,7 @@ def compare(
 
 
 def _data(source: str, dials: Mapping[str, Any]) -> Data:
-    root = dials.get("data_root")
-    data = Data(
-        source,
-        None if root is None else str(root),
-        dials.get("imbalance"),
-        dials.get("tail", "exp"),
-        label_column=dials.get("label_column"),
-        group_column=dials.get("group_column"),
-        val_fraction=dials.get("hold_out", 0.0),
-        on_bad_image=dials.get("on_bad_image", "stop"),
-        subset_seed=dials.get("subset_seed", 0),
-    )
-    return data_of(data, [])
+    return data_of(source, **{name: dials[name] for name in OF_DATA if name in dials})
 
 
 def _lengths(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,26 +32,49 @@ def from_config(
     *,
     seed: int | None = None,
     precision: str | None = None,
-    root: str | None = None,
+    root: str | Path | None = None,
 ) -> Recipe:
     """A config with its changes, and with the three dials that repeat the same run elsewhere or once more."""
     check_dials(seed=seed)
     recipe = load(path)
     recipe = replace(
         recipe,
-        data=replace(recipe.data, root=root or recipe.data.root),
+        data=replace(recipe.data, root=recipe.data.root if root is None else str(root)),
         seed=recipe.seed if seed is None else seed,
         precision=precision or recipe.precision,
     )
     return change(recipe, assignments)
 
 
-def data_of(data: Data, assignments: list[str]) -> Data:
-    """The data under what `--set data.*` says of them, and a benchmark's usual imbalance where none is said.
+def data_of(
+    source: str,
+    assignments: Sequence[str] = (),
+    *,
+    data_root: str | Path | None = None,
+    imbalance: float | None = None,
+    tail: str = "exp",
+    subset_seed: int = 0,
+    label_column: str | None = None,
+    group_column: str | None = None,
+    hold_out: float = 0.0,
+    on_bad_image: str = "stop",
+) -> Data:
+    """The data that the dials name, as `--set data.*` changes them; a benchmark's usual imbalance where none is said.
 
     Before they are loaded: a run's config has to say what was trained on, or its test images are another's training.
     """
-    check_dials(subset_seed=data.subset_seed)
+    check_dials(subset_seed=subset_seed)
+    data = Data(
+        source,
+        None if data_root is None else str(data_root),
+        imbalance,
+        tail,
+        label_column=label_column,
+        group_column=group_column,
+        val_fraction=hold_out,
+        on_bad_image=on_bad_image,
+        subset_seed=subset_seed,
+    )
     of_data = [text for text in assignments if text.partition("=")[0].strip().split(".")[0] == "data"]
     if of_data:
         data = change(Recipe(data, (Stage(),)), of_data).data

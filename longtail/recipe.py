@@ -101,7 +101,9 @@ class Recipe:
 
 # What a number may be, whichever table it stands in. All have to be finite and fit in 64 bits.
 _AT_LEAST = {
-    **dict.fromkeys(("epochs", "seed", "subset_seed", "lr", "momentum", "weight_decay", "warmup_epochs", "ema"), 0),
+    **dict.fromkeys(
+        ("epochs", "seed", "subset_seed", "lr", "momentum", "weight_decay", "warmup_epochs", "ema", "cached_views"), 0
+    ),
     **dict.fromkeys(("test_fraction", "val_fraction", "auxiliary"), 0),
     **dict.fromkeys(("batch_size", "accumulate", "evaluate_every", "output_stride", "steps", "short_side"), 1),
 }

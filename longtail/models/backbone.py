@@ -126,7 +126,9 @@ def build(name: str, *, pretrained: bool = False, zero_init: bool = True) -> nn.
 
         return ImageTower(name, pretrained=pretrained)
     if pretrained and (not is_timm(name) or name.endswith(STEM)):
-        raise LongtailError(f"there are no pretrained weights for {name}; leave pretrained off")
+        raise LongtailError(
+            f"there are no pretrained weights for {name}: leave pretrained off, which is --from-scratch"
+        )
     if name in SMALL:
         return SmallConvNet(norm=name == "small")
     if name in CIFAR_RESNETS:
